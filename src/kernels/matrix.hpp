@@ -1,0 +1,94 @@
+#pragma once
+// How a weight matrix lies in memory while it is multiplied. Every layout is one contiguous blob, so that a matrix is
+// (layout, rows, columns, pointer): the packed file stores the blob as it is and a loader maps it in place.
+//
+// Interleaved layouts group 16 rows: lane r of a 16-lane integer vector is row r of the group, and each 32-bit lane
+// holds 4 neighbouring columns (4r+j is byte j of row r). Rows are padded to 16. Padding rows hold codes like any
+// other; their results are computed and dropped. Padding columns hold code 1 (ternary) or 0 and meet activation 0.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace samara::kernels {
+
+inline constexpr int kRowGroup = 16;  // rows interleaved in one block
+
+/// The numbers are stored in packed files: never renumber.
+enum class Layout : uint8_t {
+    kFloat32 = 0,   // row-major float32 [rows][cols]
+    kFloat16 = 1,   // row-major IEEE half
+    kBfloat16 = 2,  // row-major bfloat16
+    // Ternary, 2 bits a weight. Codes {0,1,2} mean {-1,0,+1}. 64-byte blocks of 16 rows x 16 columns: byte 4r+j, bit
+    // pair p (bits 2p, 2p+1) holds row r, column 4p+j. Blocks of one row group follow each other along the columns
+    // (cols padded to 16), row groups follow each other. Then float32 row_scale[padded rows].
+    kTernary = 3,
+    // The same codes (cols padded to 256), but then float32 scale[row group][cols/256][16]: a scale per 256 columns.
+    kTernaryBlocks = 4,
+    // 4-bit codes q in 0..15, value = scale*q + min. 64-byte blocks of 16 rows x 8 columns: byte 4r+j, low nibble holds
+    // row r, column j, high nibble column 4+j. A group is `group` columns (32 or 64). Per row group, group by group:
+    // float32 scale[16], float32 min[16], then group/8 blocks. Cols padded to `group`.
+    kNibble = 5,
+    // 4-bit codes with two-level scales (Q4_K): value = (d*sc)*q - (dmin*m). Per row group and 256 columns a record of
+    // 2368 bytes: half d[16], half dmin[16], uint8 sc[8][16], uint8 m[8][16] (first index: group of 32 columns), then
+    // 32 blocks of 64 bytes as in kNibble. Cols padded to 256.
+    kNibbleK = 6,
+    // 8-bit codes, value = scale*(q - offset) + min, q and offset in 0..255. 64-byte blocks of 16 rows x 4 columns: byte
+    // 4r+j holds row r, column j. A group is 16 or 32 columns. Per row group, group by group: float32 scale[16],
+    // float32 min[16], then group/4 blocks. Cols padded to `group`. Padding columns hold code `offset`.
+    kByte = 7,
+};
+
+/// A weight matrix of `rows` outputs and `cols` inputs. Does not own its data.
+struct Matrix {
+    Layout layout = Layout::kFloat32;
+    uint8_t group = 0;   // columns that share a scale (kNibble: 32 or 64, kByte: 16 or 32), else 0
+    uint8_t offset = 0;  // kByte: the code that means zero
+    int rows = 0;
+    int cols = 0;
+    const std::byte* data = nullptr;  // matrix_bytes() bytes, 64-byte aligned for interleaved layouts
+};
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/// Columns of `m` after padding: what one row of activations must be padded to with zeros (at most 255 more).
+constexpr int64_t padded_cols(const Matrix& m) {
+    switch (m.layout) {
+        case Layout::kTernary: return round_up(m.cols, 16);
+        case Layout::kTernaryBlocks:
+        case Layout::kNibbleK: return round_up(m.cols, 256);
+        case Layout::kNibble:
+        case Layout::kByte: return round_up(m.cols, m.group);
+        default: return m.cols;
+    }
+}
+
+/// Size of one row group of an interleaved layout in bytes, codes only for ternary layouts (scales follow at the end).
+constexpr int64_t row_group_bytes(const Matrix& m) {
+    const int64_t cols = padded_cols(m);
+    switch (m.layout) {
+        case Layout::kTernary:
+        case Layout::kTernaryBlocks: return cols * 4;
+        case Layout::kNibble: return cols / m.group * 128 + cols * 8;
+        case Layout::kNibbleK: return cols / 256 * 2368;
+        case Layout::kByte: return cols / m.group * 128 + cols * 16;
+        default: return 0;
+    }
+}
+
+/// Size of the whole blob in bytes.
+constexpr int64_t matrix_bytes(const Matrix& m) {
+    const int64_t groups = round_up(m.rows, kRowGroup) / kRowGroup;
+    switch (m.layout) {
+        case Layout::kFloat32: return int64_t{4} * m.rows * m.cols;
+        case Layout::kFloat16:
+        case Layout::kBfloat16: return int64_t{2} * m.rows * m.cols;
+        case Layout::kTernary: return groups * (row_group_bytes(m) + 64);
+        case Layout::kTernaryBlocks: return groups * (row_group_bytes(m) + padded_cols(m) / 256 * 64);
+        default: return groups * row_group_bytes(m);
+    }
+}
+
+/// True for the layouts that multiply float activations; the others multiply 16-bit integer activations.
+constexpr bool is_float_layout(Layout l) { return l <= Layout::kBfloat16; }
+
+}  // namespace samara::kernels
