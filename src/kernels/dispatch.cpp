@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "src/kernels/tables.hpp"
+#include "src/platform/cpu.hpp"
+#include "src/platform/error.hpp"
+
+namespace samara::kernels {
+namespace {
+
+struct Set {
+    Isa isa;
+    const KernelTable* table;
+    std::string (*missing)();  // names of the CPU features this CPU lacks for it, or ""
+};
+
+constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512"};
+
+// Slowest first.
+const std::array kSets{
+    Set{Isa::kScalar, &kScalarTable, [] { return std::string(); }},
+#ifdef SAMARA_X86
+    Set{Isa::kAvx2, &kAvx2Table, [] { return missing_features(kAvx2Features); }},
+#ifdef SAMARA_EMULATE_AVX512
+    Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx2Features); }},
+#else
+    Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx512Features); }},
+#endif
+#endif
+};
+
+}  // namespace
+
+std::vector<Isa> supported_isas() {
+    std::vector<Isa> isas;
+    for (const Set& set : kSets)
+        if (set.missing().empty()) isas.push_back(set.isa);
+    return isas;
+}
+
+const KernelTable& kernel_table(Isa isa) {
+    const auto set = std::find_if(kSets.begin(), kSets.end(), [&](const Set& s) { return s.isa == isa; });
+    if (set == kSets.end()) {
+        throw Error(ErrorCode::kUnsupported, "instruction set " + std::string(isa_name(isa)) +
+                                                 " is not in this build, which is for another CPU family");
+    }
+    const std::string missing = set->missing();
+    if (!missing.empty()) {
+        throw Error(ErrorCode::kUnsupported, "instruction set " + std::string(isa_name(isa)) +
+                                                 " needs CPU features that " + cpu_model_name() + " lacks: " + missing);
+    }
+    return *set->table;
+}
+
+Isa parse_isa(std::string_view name) {
+    if (name == "auto") return supported_isas().back();
+    const auto found = std::find(std::begin(kNames), std::end(kNames), name);
+    if (found == std::end(kNames)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "instruction set: expected scalar, avx2, avx512 or auto, found \"" + std::string(name) + "\"");
+    }
+    return static_cast<Isa>(found - std::begin(kNames));
+}
+
+std::string_view isa_name(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
+
+}  // namespace samara::kernels

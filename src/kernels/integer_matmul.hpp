@@ -1,0 +1,25 @@
+#pragma once
+// Matmul of the five integer layouts for the x86 sets. Each function equals scalar::integer_matmul bit for bit and
+// keeps the contract of KernelTable::matmul. They may be called only on a CPU that has the set: AVX2, FMA and F16C, or
+// AVX-512 F, BW, VL, DQ and VNNI.
+
+#include "src/kernels/kernels.hpp"
+
+namespace samara::kernels {
+
+namespace scalar {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace avx2 {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace avx512 {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+}  // namespace samara::kernels
