@@ -1,0 +1,270 @@
+// Every set's integer matmul gives the bits of the scalar definition.
+
+#include "src/kernels/integer_matmul.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "src/platform/half.hpp"
+
+namespace samara::kernels {
+namespace {
+
+using Matmul = decltype(&scalar::integer_matmul);
+
+struct IntegerSet {
+    const char* name;
+    Matmul matmul;
+    bool supported;
+};
+
+const IntegerSet kSets[] = {
+    {"avx2", avx2::integer_matmul,
+     __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
+#ifdef SAMARA_EMULATE_AVX512
+    {"avx512", avx512::integer_matmul, true},
+#else
+    {"avx512", avx512::integer_matmul,
+     __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")},
+#endif
+};
+
+struct Shape {
+    Layout layout;
+    int group;
+    int offset;
+    int rows;
+    int cols;
+};
+
+const char* name_of(Layout layout) {
+    switch (layout) {
+        case Layout::kTernary:
+            return "Ternary";
+        case Layout::kTernaryBlocks:
+            return "TernaryBlocks";
+        case Layout::kNibble:
+            return "Nibble";
+        case Layout::kNibbleK:
+            return "NibbleK";
+        default:
+            return "Byte";
+    }
+}
+
+enum class Codes { kRandom, kLargest };     // every bit set: ternary code 3, 15, 255
+enum class Inputs { kRandom, kMax, kMin };  // q everywhere +-32639
+enum class Scales { kRandom, kZero };
+
+/// A matrix blob, 64-byte aligned, with one spare cache line whose use would show as a wrong result.
+class RandomMatrix {
+  public:
+    RandomMatrix(const Shape& shape, Codes codes, Scales scales, std::mt19937& random) {
+        matrix_ = {.layout = shape.layout,
+                   .group = static_cast<uint8_t>(shape.group),
+                   .offset = static_cast<uint8_t>(shape.offset),
+                   .rows = shape.rows,
+                   .cols = shape.cols};
+        const auto bytes = static_cast<size_t>(matrix_bytes(matrix_));
+        storage_.resize((bytes + 127) / 64);
+        auto* data = reinterpret_cast<std::byte*>(storage_.data());
+        for (size_t i = 0; i < bytes; ++i) data[i] = codes == Codes::kLargest ? std::byte{0xff} : std::byte(random());
+        matrix_.data = data;
+        const auto scale = [&] {
+            return scales == Scales::kZero ? 0.0f : std::uniform_real_distribution<float>(-0.02f, 0.02f)(random);
+        };
+        const auto put_floats = [&](int64_t at, int64_t count) {
+            for (int64_t i = 0; i < count; ++i) {
+                const float value = scale();
+                std::memcpy(data + at + 4 * i, &value, 4);
+            }
+        };
+        const int64_t groups = round_up(shape.rows, 16) / 16;
+        const int64_t group_bytes = row_group_bytes(matrix_);
+        switch (shape.layout) {
+            case Layout::kTernary:
+            case Layout::kTernaryBlocks:
+                put_floats(groups * group_bytes, (static_cast<int64_t>(bytes) - groups * group_bytes) / 4);
+                break;
+            case Layout::kNibble:
+            case Layout::kByte: {
+                const int64_t record = 128 + shape.group * (shape.layout == Layout::kNibble ? 8 : 16);
+                for (int64_t at = 0; at < groups * group_bytes; at += record) put_floats(at, 32);
+                break;
+            }
+            default:
+                for (int64_t at = 0; at < groups * group_bytes; at += 2368) {
+                    for (int i = 0; i < 32; ++i) {
+                        const uint16_t half = float_to_half(scale());
+                        std::memcpy(data + at + 2 * i, &half, 2);
+                    }
+                }
+        }
+    }
+
+    const Matrix& matrix() const { return matrix_; }
+
+  private:
+    struct alignas(64) Line {
+        std::byte bytes[64];
+    };
+    std::vector<Line> storage_;
+    Matrix matrix_;
+};
+
+class RandomActivations {
+  public:
+    RandomActivations(int n, int cols, Inputs inputs, std::mt19937& random) {
+        const int64_t stride = round_up(cols, 256);
+        q_.resize(static_cast<size_t>(n * stride));
+        high_.resize(q_.size());
+        low_.resize(q_.size());
+        scale_.resize(static_cast<size_t>(n));
+        sum_.resize(static_cast<size_t>(n));
+        sums16_.resize(q_.size() / 16);
+        std::uniform_int_distribution<int> values(-kActivationMax, kActivationMax);
+        for (int64_t t = 0; t < n; ++t) {
+            for (int64_t c = 0; c < cols; ++c) {
+                const auto i = static_cast<size_t>(t * stride + c);
+                const int q = inputs == Inputs::kRandom ? values(random)
+                              : inputs == Inputs::kMax  ? kActivationMax
+                                                        : -kActivationMax;
+                q_[i] = static_cast<int16_t>(q);
+                low_[i] = static_cast<int8_t>(q & 255);
+                high_[i] = static_cast<int8_t>((q - low_[i]) / 256);
+                sums16_[i / 16] += q;
+                sum_[static_cast<size_t>(t)] += q;
+            }
+            scale_[static_cast<size_t>(t)] = std::uniform_real_distribution<float>(0.0f, 1e-3f)(random);
+        }
+        view_ = {.n = n,
+                 .cols = cols,
+                 .stride = stride,
+                 .q = q_.data(),
+                 .high = high_.data(),
+                 .low = low_.data(),
+                 .scale = scale_.data(),
+                 .sum = sum_.data(),
+                 .sums16 = sums16_.data()};
+    }
+
+    const Activations& view() const { return view_; }
+
+  private:
+    std::vector<int16_t> q_;
+    std::vector<int8_t> high_, low_;
+    std::vector<float> scale_;
+    std::vector<int32_t> sum_, sums16_;
+    Activations view_;
+};
+
+struct Range {
+    int begin;
+    int end;
+};
+
+/// Runs one matmul. What is not written keeps a value that no result has.
+std::vector<uint32_t> bits_of(Matmul matmul, const Matrix& w, Range groups, const Activations& a,
+                              const std::vector<int32_t>& tokens, int n) {
+    const int64_t out_stride = w.rows + 5;
+    std::vector<float> out(static_cast<size_t>(n * out_stride), std::numeric_limits<float>::infinity());
+    matmul(w, groups.begin, groups.end, a, tokens.empty() ? nullptr : tokens.data(), n, out.data(), out_stride);
+    std::vector<uint32_t> bits(out.size());
+    std::memcpy(bits.data(), out.data(), 4 * out.size());
+    return bits;
+}
+
+void expect_equal_bits(const RandomMatrix& random_matrix, const RandomActivations& activations,
+                       const std::vector<int32_t>& tokens, int n) {
+    const Matrix& w = random_matrix.matrix();
+    const int groups = static_cast<int>(round_up(w.rows, 16) / 16);
+    for (const Range range : {Range{0, groups}, Range{groups / 3, groups}}) {
+        const auto expected = bits_of(scalar::integer_matmul, w, range, activations.view(), tokens, n);
+        for (const IntegerSet& set : kSets) {
+            if (!set.supported) continue;
+            const auto found = bits_of(set.matmul, w, range, activations.view(), tokens, n);
+            for (size_t i = 0; i < expected.size(); ++i) {
+                ASSERT_EQ(found[i], expected[i])
+                    << set.name << " " << name_of(w.layout) << " rows " << w.rows << " cols " << w.cols << " group "
+                    << int{w.group} << " n " << n << " range " << range.begin << ".." << range.end << " token "
+                    << i / static_cast<size_t>(w.rows + 5) << " row " << i % static_cast<size_t>(w.rows + 5) << ": "
+                    << std::bit_cast<float>(found[i]) << " instead of " << std::bit_cast<float>(expected[i]);
+            }
+        }
+    }
+}
+
+class IntegerMatmul : public testing::TestWithParam<Shape> {
+  protected:
+    std::mt19937 random_{12345};
+};
+
+TEST_P(IntegerMatmul, GivesTheDefinitionsBitsForAnyNumberOfTokens) {
+    const RandomMatrix matrix(GetParam(), Codes::kRandom, Scales::kRandom, random_);
+    for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33}) {
+        const RandomActivations activations(n, GetParam().cols, Inputs::kRandom, random_);
+        expect_equal_bits(matrix, activations, {}, n);
+    }
+}
+
+TEST_P(IntegerMatmul, FollowsTheTokenList) {
+    const RandomMatrix matrix(GetParam(), Codes::kRandom, Scales::kRandom, random_);
+    const RandomActivations activations(9, GetParam().cols, Inputs::kRandom, random_);
+    for (const std::vector<int32_t>& tokens :
+         {std::vector<int32_t>{4}, {8, 0}, {2, 2, 7}, {8, 7, 6, 5, 4, 3, 2, 1, 0, 0, 5, 3, 8}}) {
+        expect_equal_bits(matrix, activations, tokens, static_cast<int>(tokens.size()));
+    }
+}
+
+TEST_P(IntegerMatmul, GivesTheDefinitionsBitsAtTheExtremes) {
+    for (const Codes codes : {Codes::kRandom, Codes::kLargest}) {
+        for (const Inputs inputs : {Inputs::kMax, Inputs::kMin}) {
+            for (const Scales scales : {Scales::kRandom, Scales::kZero}) {
+                const RandomMatrix matrix(GetParam(), codes, scales, random_);
+                for (const int n : {1, 4}) {
+                    const RandomActivations activations(n, GetParam().cols, inputs, random_);
+                    expect_equal_bits(matrix, activations, {}, n);
+                }
+            }
+        }
+    }
+}
+
+std::vector<Shape> shapes() {
+    std::vector<Shape> all;
+    const auto add = [&all](Layout layout, int group, int offset) {
+        all.push_back({layout, group, offset, 16, 16});
+        all.push_back({layout, group, offset, 1, 3});
+        all.push_back({layout, group, offset, 100, 112});
+        all.push_back({layout, group, offset, 48, 512});
+        all.push_back({layout, group, offset, 33, 2048});
+        all.push_back({layout, group, offset, 71, 1520});
+        all.push_back({layout, group, offset, 20, kMaxIntegerCols});
+    };
+    add(Layout::kTernary, 0, 0);
+    add(Layout::kTernaryBlocks, 0, 0);
+    add(Layout::kNibble, 32, 0);
+    add(Layout::kNibble, 64, 0);
+    add(Layout::kNibbleK, 0, 0);
+    add(Layout::kByte, 16, 128);
+    add(Layout::kByte, 32, 32);
+    add(Layout::kByte, 32, 0);
+    add(Layout::kByte, 16, 255);
+    return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, IntegerMatmul, testing::ValuesIn(shapes()), [](const auto& info) {
+    const Shape& s = info.param;
+    return std::string(name_of(s.layout)) + std::to_string(s.group) + "Offset" + std::to_string(s.offset) + "Rows" +
+           std::to_string(s.rows) + "Cols" + std::to_string(s.cols);
+});
+
+}  // namespace
+}  // namespace samara::kernels
