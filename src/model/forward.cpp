@@ -1,0 +1,435 @@
+#include "src/model/forward.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+namespace samara::model {
+namespace {
+
+using kernels::kKeyBlock;
+using kernels::kRowGroup;
+using kernels::Matrix;
+
+// Tokens multiplied together: their quantised vectors stay in the second-level cache while weights stream past.
+constexpr int kTokenTile = 64;
+// Rows handled by the calling thread alone: waking the pool costs more than two short vectors.
+constexpr int kInlineRows = 2;
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+int row_groups(const Matrix& m) { return ceil_div(m.rows, kRowGroup); }
+
+// Row groups a task takes: about eight tasks a thread, so that a slow core does not hold up a fast one, yet long
+// enough streams (four groups are 32 KiB of ternary weights).
+int chunk_for(int groups, int threads) { return std::max(4, ceil_div(groups, threads * 8)); }
+
+// Rows [first, first + count) of `a`.
+kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
+    a.n = count;
+    a.x += first * a.stride;
+    a.q += first * a.stride;
+    a.high += first * a.stride;
+    a.low += first * a.stride;
+    a.sums16 += first * (a.stride / 16);
+    a.scale += first;
+    a.sum += first;
+    return a;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------
+// The forward pass. Read from here.
+
+void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink, const std::atomic<bool>& cancel) {
+    gather(inputs);
+    embed();
+    for (int layer = 0; layer < config_.layers; ++layer) {
+        if (cancel.load(std::memory_order_relaxed)) throw Error(ErrorCode::kCancelled, "the step was cancelled");
+        attention(layer, inputs);
+        if (config_.experts > 0) {
+            experts(layer, inputs);
+        } else {
+            dense(layer);
+        }
+    }
+    logits(inputs, sink);
+}
+
+// The rows of the step: every token with its absolute position and that position's rotation.
+void Forward::gather(std::span<const SequenceInput> inputs) {
+    tokens_.clear();
+    wanted_.clear();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+        for (size_t j = 0; j < inputs[i].tokens.size(); ++j) {
+            if (static_cast<int>(j) >= inputs[i].logits_from) wanted_.push_back(static_cast<int>(tokens_.size()));
+            tokens_.push_back(
+                {inputs[i].tokens[j], static_cast<int>(i), inputs[i].kv->length() + static_cast<int64_t>(j)});
+        }
+    }
+    n_ = static_cast<int>(tokens_.size());
+    const int64_t pairs = config_.rope_dims / 2;
+    each_row(n_, [&](int t) {
+        kernels::rope_angles(tokens_[static_cast<size_t>(t)].position, inverse_frequencies_, b_.cos + t * pairs,
+                             b_.sin + t * pairs);
+    });
+}
+
+void Forward::embed() {
+    each_row(n_, [&](int t) {
+        weights_.embed(tokens_[static_cast<size_t>(t)].id, b_.residual + int64_t{t} * config_.hidden);
+    });
+}
+
+// residual += wo * attend(rope(norm(q)), rope(norm(k)), v), q k v = w * rms_norm(residual)
+void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    norm(w.attn_norm);
+    quantise_rows(b_.normed, n_, layer, "entering attention");
+    const int64_t stride = config_.q_rows() + 2 * int64_t{config_.kv_rows()};
+    multiply(b_.normed.view(n_), n_,
+             {{&w.wq, b_.qkv, stride},
+              {&w.wk, b_.qkv + config_.q_rows(), stride},
+              {&w.wv, b_.qkv + config_.q_rows() + config_.kv_rows(), stride}});
+    each_row(n_, [&](int t) { position_and_store(layer, t, inputs); });
+    pool_.run(n_ * config_.kv_heads, [&](int task, int thread) {
+        attend(layer, task / config_.kv_heads, task % config_.kv_heads, thread, inputs);
+    });
+    quantise_rows(b_.attended, n_, layer, "leaving attention");
+    multiply(b_.attended.view(n_), n_, {{&w.wo, b_.projected, config_.hidden}});
+    each_row(n_, [&](int t) {
+        kernels_.add(b_.projected + int64_t{t} * config_.hidden, config_.hidden,
+                     b_.residual + int64_t{t} * config_.hidden);
+    });
+}
+
+// Norms each query and key head, rotates it where this layer has positions, and writes key and value to the cache.
+void Forward::position_and_store(int layer, int t, std::span<const SequenceInput> inputs) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    const int dim = config_.head_dim;
+    const int pairs = config_.rope_dims / 2;
+    float* q = b_.qkv + t * (config_.q_rows() + 2 * int64_t{config_.kv_rows()});
+    float* k = q + config_.q_rows();
+    const float* v = k + config_.kv_rows();
+    const auto prepare = [&](float* head, const float* weight) {
+        if (weight != nullptr) kernels_.rms_norm(head, weight, dim, config_.norm_epsilon, head);
+        if (config_.rotates(layer)) {
+            kernels_.rope(head, b_.cos + int64_t{t} * pairs, b_.sin + int64_t{t} * pairs, pairs,
+                          config_.rope_interleaved);
+        }
+    };
+    for (int h = 0; h < config_.heads; ++h) prepare(q + int64_t{h} * dim, w.q_norm);
+
+    const Token& token = tokens_[static_cast<size_t>(t)];
+    for (int h = 0; h < config_.kv_heads; ++h) {
+        prepare(k + int64_t{h} * dim, w.k_norm);
+        const auto slot = inputs[static_cast<size_t>(token.input)].kv->slot(layer, h, token.position);
+        kernels::QuantisedRow key;
+        key.q = slot.k;
+        key.scale = slot.k_scale;
+        kernels::QuantisedRow value;
+        value.q = slot.v;
+        value.scale = slot.v_scale;
+        if (!kernels_.quantise(k + int64_t{h} * dim, dim, dim, key) ||
+            !kernels_.quantise(v + int64_t{h} * dim, dim, dim, value)) {
+            throw Error(ErrorCode::kNumeric, "layer " + std::to_string(layer) + ": a key or value is not finite");
+        }
+    }
+}
+
+// One token's query heads that share KV head `kv_head`, over the keys they see, block by block in ascending order.
+void Forward::attend(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs) {
+    const Token& token = tokens_[static_cast<size_t>(t)];
+    const memory::KvSequence& kv = *inputs[static_cast<size_t>(token.input)].kv;
+    const int dim = config_.head_dim;
+    const int group = config_.heads / config_.kv_heads;
+    const float* q = b_.qkv + t * (config_.q_rows() + 2 * int64_t{config_.kv_rows()}) + int64_t{kv_head} * group * dim;
+
+    const int64_t result_size = int64_t{group} * (dim + 2);
+    float* scratch = b_.block_out + thread * 2 * result_size;
+    const auto result_at = [&](float* p) { return kernels::BlockResult{p, p + group, p + 2 * int64_t{group}}; };
+    const kernels::BlockResult total = result_at(scratch);
+    const kernels::BlockResult next = result_at(scratch + result_size);
+
+    const bool sliding = config_.sliding[static_cast<size_t>(layer)];
+    const int64_t first = sliding ? std::max<int64_t>(0, token.position - config_.window + 1) : 0;
+    const int64_t end = token.position + 1;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+    for (int64_t block = first / kKeyBlock; block * kKeyBlock < end; ++block) {
+        const int64_t start = block * kKeyBlock;
+        const bool opening = start <= first;
+        kernels_.attend_block(q, group, dim, scale, kv.block(layer, kv_head, block),
+                              static_cast<int>(std::max(first, start) - start),
+                              static_cast<int>(std::min(end - start, int64_t{kKeyBlock})), opening ? total : next);
+        if (!opening) kernels_.merge_blocks(total, next, group, dim);
+    }
+    kernels_.finish_attention(total, group, dim, b_.attended.row(t) + int64_t{kv_head} * group * dim);
+}
+
+// residual += sum over the chosen experts, in router-rank order, of weight * down(swiglu(gate, up))
+void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    norm(w.ffn_norm);
+    quantise_rows(b_.normed, n_, layer, "entering the experts");
+    choose_experts(layer, inputs);
+    sort_slots();
+
+    const int used = config_.experts_used;
+    const int slots = n_ * used;
+    int active = 0;
+    for (int e = 0; e < config_.experts; ++e) {
+        if (b_.expert_begin[e + 1] > b_.expert_begin[e]) b_.active[active++] = e;
+    }
+    const Matrix& shape = w.experts.front().gate;
+    const int chunk = std::min(row_groups(shape), chunk_for(active * 2 * row_groups(shape), pool_.size()));
+    const int parts = ceil_div(row_groups(shape), chunk);
+    const kernels::Activations entering = b_.normed.view(n_);
+    pool_.run(active * 2 * parts, [&](int task, int) {
+        const int e = b_.active[task / (2 * parts)];
+        const bool is_up = task / parts % 2 == 1;
+        const FeedForward& f = w.experts[static_cast<size_t>(e)];
+        const Matrix& m = is_up ? f.up : f.gate;
+        const int first = task % parts * chunk;
+        const int slot = b_.expert_begin[e];
+        kernels_.matmul(m, first, std::min(first + chunk, row_groups(m)), entering, b_.slot_token + slot,
+                        b_.expert_begin[e + 1] - slot, (is_up ? b_.up : b_.gate) + int64_t{slot} * m.rows, m.rows);
+    });
+
+    const float clamp = config_.clamp[static_cast<size_t>(layer)];
+    each_row(slots, [&](int s) {
+        const int64_t at = int64_t{s} * config_.ffn;
+        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, clamp, b_.expert_hidden.row(s));
+    });
+    quantise_rows(b_.expert_hidden, slots, layer, "inside the experts");
+
+    const Matrix& down = w.experts.front().down;
+    const int down_chunk = std::min(row_groups(down), chunk_for(active * row_groups(down), pool_.size()));
+    const int down_parts = ceil_div(row_groups(down), down_chunk);
+    const kernels::Activations hidden = b_.expert_hidden.view(slots);
+    pool_.run(active * down_parts, [&](int task, int) {
+        const int e = b_.active[task / down_parts];
+        const Matrix& m = w.experts[static_cast<size_t>(e)].down;
+        const int first = task % down_parts * down_chunk;
+        const int slot = b_.expert_begin[e];
+        const int count = b_.expert_begin[e + 1] - slot;
+        kernels_.matmul(m, first, std::min(first + down_chunk, row_groups(m)), rows_of(hidden, slot, count), nullptr,
+                        count, b_.expert_out + int64_t{slot} * m.rows, m.rows);
+    });
+
+    each_row(n_, [&](int t) {
+        for (int r = 0; r < used; ++r) {
+            const int64_t slot = b_.slot_of[t * used + r];
+            kernels_.add_scaled(b_.expert_out + slot * config_.hidden, b_.weights[t * used + r], config_.hidden,
+                                b_.residual + int64_t{t} * config_.hidden);
+        }
+    });
+}
+
+void Forward::choose_experts(int layer, std::span<const SequenceInput> inputs) {
+    const int used = config_.experts_used;
+    multiply(b_.normed.view(n_), n_,
+             {{&weights_.layers[static_cast<size_t>(layer)].router, b_.router_logits, config_.experts}});
+    each_row(n_, [&](int t) {
+        const float* scores = b_.router_logits + int64_t{t} * config_.experts;
+        if (!std::all_of(scores, scores + config_.experts, [](float s) { return std::isfinite(s); })) {
+            throw Error(ErrorCode::kNumeric, "layer " + std::to_string(layer) + ": a router logit is not finite");
+        }
+        kernels::route(scores, config_.experts, used, b_.chosen + t * used, b_.weights + t * used);
+    });
+    int64_t first_row = 0;
+    for (const SequenceInput& in : inputs) {
+        const auto count = static_cast<int64_t>(in.tokens.size());
+        for (int64_t j = 0; in.experts != nullptr && j < count; ++j) {
+            std::copy_n(b_.chosen + (first_row + j) * used, used, in.experts + (j * config_.layers + layer) * used);
+        }
+        first_row += count;
+    }
+}
+
+// Sorts the step's (token, choice) pairs by expert: each expert's weights are read once for all of its tokens.
+void Forward::sort_slots() {
+    const int used = config_.experts_used;
+    const int pairs = n_ * used;
+    std::fill_n(b_.expert_begin, config_.experts + 1, 0);
+    for (int p = 0; p < pairs; ++p) ++b_.expert_begin[b_.chosen[p] + 1];
+    for (int e = 0; e < config_.experts; ++e) b_.expert_begin[e + 1] += b_.expert_begin[e];
+    std::copy_n(b_.expert_begin, config_.experts, b_.active);  // the next free slot of each expert
+    for (int p = 0; p < pairs; ++p) {
+        const int slot = b_.active[b_.chosen[p]]++;
+        b_.slot_of[p] = slot;
+        b_.slot_token[slot] = p / used;
+    }
+}
+
+// residual += down * swiglu(gate, up), the feed-forward of a dense model
+void Forward::dense(int layer) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    const FeedForward& f = w.experts.front();
+    norm(w.ffn_norm);
+    quantise_rows(b_.normed, n_, layer, "entering the feed-forward");
+    multiply(b_.normed.view(n_), n_, {{&f.gate, b_.gate, config_.ffn}, {&f.up, b_.up, config_.ffn}});
+    each_row(n_, [&](int t) {
+        const int64_t at = int64_t{t} * config_.ffn;
+        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, config_.clamp[static_cast<size_t>(layer)],
+                        b_.expert_hidden.row(t));
+    });
+    quantise_rows(b_.expert_hidden, n_, layer, "inside the feed-forward");
+    multiply(b_.expert_hidden.view(n_), n_, {{&f.down, b_.projected, config_.hidden}});
+    each_row(n_, [&](int t) {
+        kernels_.add(b_.projected + int64_t{t} * config_.hidden, config_.hidden,
+                     b_.residual + int64_t{t} * config_.hidden);
+    });
+}
+
+// logits = head * rms_norm(residual), for the rows that asked, a tile at a time
+void Forward::logits(std::span<const SequenceInput> inputs, const LogitsSink& sink) {
+    for (size_t begin = 0; begin < wanted_.size(); begin += kHeadTile) {
+        const int count = static_cast<int>(std::min<size_t>(kHeadTile, wanted_.size() - begin));
+        for (int i = 0; i < count; ++i) {
+            const int64_t row = wanted_[begin + static_cast<size_t>(i)];
+            kernels_.rms_norm(b_.residual + row * config_.hidden, weights_.output_norm, config_.hidden,
+                              config_.norm_epsilon, b_.head_input.row(i));
+        }
+        quantise_rows(b_.head_input, count, config_.layers, "entering the head");
+        multiply(b_.head_input.view(count), count, {{&weights_.head, b_.logits, config_.vocab}});
+        for (int i = 0; i < count; ++i) {
+            const int row = wanted_[begin + static_cast<size_t>(i)];
+            const int input = tokens_[static_cast<size_t>(row)].input;
+            const int64_t token =
+                tokens_[static_cast<size_t>(row)].position - inputs[static_cast<size_t>(input)].kv->length();
+            sink(input, static_cast<int>(token),
+                 {b_.logits + int64_t{i} * config_.vocab, static_cast<size_t>(config_.vocab)});
+        }
+    }
+}
+
+void Forward::norm(const float* weight) {
+    each_row(n_, [&](int t) {
+        kernels_.rms_norm(b_.residual + int64_t{t} * config_.hidden, weight, config_.hidden, config_.norm_epsilon,
+                          b_.normed.row(t));
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// How the work is shared out, and where the buffers lie.
+
+template <class Body>
+void Forward::each_row(int rows, Body&& body) {
+    if (rows <= kInlineRows) {
+        for (int r = 0; r < rows; ++r) body(r);
+        return;
+    }
+    const int chunk = ceil_div(rows, pool_.size() * 4);
+    pool_.run(ceil_div(rows, chunk), [&](int task, int) {
+        for (int r = task * chunk; r < std::min(rows, (task + 1) * chunk); ++r) body(r);
+    });
+}
+
+void Forward::quantise_rows(const ActivationBuffer& buffer, int rows, int layer, const char* where) {
+    each_row(rows, [&](int r) {
+        if (!buffer.quantise(kernels_, r)) {
+            throw Error(ErrorCode::kNumeric,
+                        "layer " + std::to_string(layer) + ": the activations " + where + " are not finite");
+        }
+    });
+}
+
+template <size_t N>
+void Forward::multiply(const kernels::Activations& a, int n, const Product (&products)[N]) {
+    int groups = 0;
+    for (const Product& p : products) groups += row_groups(*p.w);
+    const int tiles = ceil_div(n, kTokenTile);
+    const int chunk = chunk_for(groups * tiles, pool_.size());
+    std::array<int, N + 1> first_task{};
+    for (size_t p = 0; p < N; ++p) first_task[p + 1] = first_task[p] + ceil_div(row_groups(*products[p].w), chunk);
+    const int per_tile = first_task[N];
+    pool_.run(per_tile * tiles, [&](int task, int) {
+        const int tile = task / per_tile;
+        const int within = task % per_tile;
+        size_t p = 0;
+        while (within >= first_task[p + 1]) ++p;
+        const Product& product = products[p];
+        const int begin = (within - first_task[p]) * chunk;
+        const int first = tile * kTokenTile;
+        const int count = std::min(kTokenTile, n - first);
+        kernels_.matmul(*product.w, begin, std::min(begin + chunk, row_groups(*product.w)), rows_of(a, first, count),
+                        nullptr, count, product.out + first * product.stride, product.stride);
+    });
+}
+
+void ActivationBuffer::take(memory::Arena& arena, int64_t rows, int columns) {
+    cols = columns;
+    stride = kernels::round_up(columns, 256);
+    x = arena.take<float>(rows * stride);
+    q = arena.take<int16_t>(rows * stride);
+    high = arena.take<int8_t>(rows * stride);
+    low = arena.take<int8_t>(rows * stride);
+    sums16 = arena.take<int32_t>(rows * stride / 16);
+    scale = arena.take<float>(rows);
+    sum = arena.take<int32_t>(rows);
+}
+
+bool ActivationBuffer::quantise(const kernels::KernelTable& kernels, int64_t i) const {
+    kernels::QuantisedRow row;
+    row.q = q + i * stride;
+    row.high = high + i * stride;
+    row.low = low + i * stride;
+    row.sums16 = sums16 + i * (stride / 16);
+    row.scale = scale + i;
+    row.sum = sum + i;
+    return kernels.quantise(x + i * stride, cols, stride, row);
+}
+
+void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_tokens, int threads) {
+    const int64_t n = max_tokens;
+    const int64_t used = c.experts > 0 ? c.experts_used : 1;
+    const int64_t slots = n * used;
+    residual = arena.take<float>(n * c.hidden);
+    normed.take(arena, n, c.hidden);
+    qkv = arena.take<float>(n * (c.q_rows() + 2 * int64_t{c.kv_rows()}));
+    attended.take(arena, n, c.q_rows());
+    projected = arena.take<float>(n * c.hidden);
+    gate = arena.take<float>(slots * c.ffn);
+    up = arena.take<float>(slots * c.ffn);
+    expert_hidden.take(arena, slots, c.ffn);
+    if (c.experts > 0) {
+        router_logits = arena.take<float>(n * c.experts);
+        chosen = arena.take<uint16_t>(slots);
+        weights = arena.take<float>(slots);
+        slot_token = arena.take<int32_t>(slots);
+        slot_of = arena.take<int32_t>(slots);
+        expert_begin = arena.take<int32_t>(c.experts + 1);
+        active = arena.take<int32_t>(c.experts);
+        expert_out = arena.take<float>(slots * c.hidden);
+    }
+    cos = arena.take<float>(n * (c.rope_dims / 2));
+    sin = arena.take<float>(n * (c.rope_dims / 2));
+    block_out = arena.take<float>(int64_t{threads} * 2 * (c.heads / c.kv_heads) * (c.head_dim + 2));
+    const int64_t head_rows = std::min<int64_t>(n, kHeadTile);
+    head_input.take(arena, head_rows, c.hidden);
+    logits = arena.take<float>(head_rows * c.vocab);
+}
+
+uint64_t Forward::scratch_bytes(const ModelConfig& config, int max_tokens, int threads) {
+    memory::Arena count;
+    StepBuffers().take(count, config, max_tokens, threads);
+    return count.used();
+}
+
+Forward::Forward(const ModelConfig& config, const Weights& weights, const kernels::KernelTable& kernels,
+                 platform::ThreadPool& pool, int max_tokens)
+    : config_(config),
+      weights_(weights),
+      kernels_(kernels),
+      pool_(pool),
+      max_tokens_(max_tokens),
+      arena_(scratch_bytes(config, max_tokens, pool.size())),
+      inverse_frequencies_(kernels::rope_inverse_frequencies(config.rope_theta, config.rope_dims)) {
+    b_.take(arena_, config, max_tokens, pool.size());
+    tokens_.reserve(static_cast<size_t>(max_tokens));
+    wanted_.reserve(static_cast<size_t>(max_tokens));
+}
+
+}  // namespace samara::model

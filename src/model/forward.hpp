@@ -1,0 +1,133 @@
+#pragma once
+// One forward pass over tokens of one or several sequences, from token ids to logits.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "src/kernels/kernels.hpp"
+#include "src/memory/arena.hpp"
+#include "src/memory/kv_cache.hpp"
+#include "src/model/config.hpp"
+#include "src/model/weights.hpp"
+#include "src/platform/thread_pool.hpp"
+
+namespace samara::model {
+
+/// Tokens that one sequence adds in a step, at positions kv->length() onwards. The pages must be reserved.
+struct SequenceInput {
+    memory::KvSequence* kv = nullptr;
+    std::span<const int32_t> tokens;  // each in [0, vocab)
+    int logits_from = 0;              // logits for tokens[logits_from..]; tokens.size(): none
+    uint16_t* experts = nullptr;      // optional out: (tokens, layers, experts_used) in router-rank order
+};
+
+/// Receives the logits of token `token` of input `input`: vocab floats, valid during the call.
+using LogitsSink = std::function<void(int input, int token, std::span<const float> logits)>;
+
+/// Quantised activations of up to `rows` vectors of `cols` values, with room for the float originals.
+struct ActivationBuffer {
+    int cols = 0;
+    int64_t stride = 0;         // cols rounded up to 256
+    float* x = nullptr;         // (rows, stride)
+    int16_t* q = nullptr;       // (rows, stride)
+    int8_t* high = nullptr;     // (rows, stride)
+    int8_t* low = nullptr;      // (rows, stride)
+    int32_t* sums16 = nullptr;  // (rows, stride/16)
+    float* scale = nullptr;     // (rows)
+    int32_t* sum = nullptr;     // (rows)
+
+    void take(memory::Arena& arena, int64_t rows, int columns);
+    float* row(int64_t i) const { return x + i * stride; }
+    kernels::Activations view(int n) const { return {n, cols, stride, x, q, high, low, scale, sum, sums16}; }
+    /// Quantises row i. False when a value is not finite.
+    bool quantise(const kernels::KernelTable& kernels, int64_t i) const;
+};
+
+/// Every buffer of a step, for at most `max_tokens` tokens.
+struct StepBuffers {
+    float* residual = nullptr;        // (tokens, hidden)
+    ActivationBuffer normed;          // (tokens, hidden): input of QKV, router and experts
+    float* qkv = nullptr;             // (tokens, q_rows + 2*kv_rows)
+    ActivationBuffer attended;        // (tokens, q_rows)
+    float* projected = nullptr;       // (tokens, hidden)
+    float* router_logits = nullptr;   // (tokens, experts)
+    uint16_t* chosen = nullptr;       // (tokens, used)
+    float* weights = nullptr;         // (tokens, used)
+    int32_t* slot_token = nullptr;    // (tokens*used): token of each slot, slots sorted by expert
+    int32_t* slot_of = nullptr;       // (tokens, used): slot of each choice
+    int32_t* expert_begin = nullptr;  // (experts + 1): first slot of each expert
+    int32_t* active = nullptr;        // (experts): experts with at least one slot
+    float* gate = nullptr;            // (slots, ffn)
+    float* up = nullptr;              // (slots, ffn)
+    ActivationBuffer expert_hidden;   // (slots, ffn)
+    float* expert_out = nullptr;      // (slots, hidden)
+    float* cos = nullptr;             // (tokens, rope_dims/2)
+    float* sin = nullptr;             // (tokens, rope_dims/2)
+    float* block_out = nullptr;       // (threads, 2, group, head_dim + 2): attention blocks before merging
+    ActivationBuffer head_input;      // (kHeadTile, hidden)
+    float* logits = nullptr;          // (kHeadTile, vocab)
+
+    void take(memory::Arena& arena, const ModelConfig& config, int max_tokens, int threads);
+};
+
+inline constexpr int kHeadTile = 16;  // tokens whose logits are computed together
+
+class Forward {
+  public:
+    /// References must outlive the object. Takes all scratch memory at once; `run` allocates nothing.
+    Forward(const ModelConfig& config, const Weights& weights, const kernels::KernelTable& kernels,
+            platform::ThreadPool& pool, int max_tokens);
+
+    /// Scratch bytes that an object for these numbers takes.
+    static uint64_t scratch_bytes(const ModelConfig& config, int max_tokens, int threads);
+
+    /// Computes all inputs (together at most max_tokens tokens) and writes their keys and values; lengths are the
+    /// caller's to commit. Throws Error(kNumeric) naming the layer, Error(kCancelled) when `cancel` becomes true.
+    void run(std::span<const SequenceInput> inputs, const LogitsSink& sink, const std::atomic<bool>& cancel);
+
+  private:
+    struct Token {  // one row of the step
+        int32_t id;
+        int input;
+        int64_t position;
+    };
+    struct Product {  // out (tokens, stride) = activations times w
+        const kernels::Matrix* w;
+        float* out;
+        int64_t stride;
+    };
+
+    void gather(std::span<const SequenceInput> inputs);
+    void embed();
+    void attention(int layer, std::span<const SequenceInput> inputs);
+    void position_and_store(int layer, int t, std::span<const SequenceInput> inputs);
+    void attend(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs);
+    void experts(int layer, std::span<const SequenceInput> inputs);
+    void dense(int layer);
+    void choose_experts(int layer, std::span<const SequenceInput> inputs);
+    void sort_slots();
+    void norm(const float* weight);
+    void logits(std::span<const SequenceInput> inputs, const LogitsSink& sink);
+
+    template <class Body>
+    void each_row(int rows, Body&& body);
+    template <size_t N>
+    void multiply(const kernels::Activations& a, int n, const Product (&products)[N]);
+    void quantise_rows(const ActivationBuffer& buffer, int rows, int layer, const char* where);
+
+    const ModelConfig& config_;
+    const Weights& weights_;
+    const kernels::KernelTable& kernels_;
+    platform::ThreadPool& pool_;
+    int max_tokens_;
+    memory::Arena arena_;
+    StepBuffers b_;
+    std::vector<double> inverse_frequencies_;
+    std::vector<Token> tokens_;  // capacity max_tokens
+    std::vector<int> wanted_;    // rows of the step whose logits are wanted, capacity max_tokens
+    int n_ = 0;                  // rows of this step
+};
+
+}  // namespace samara::model

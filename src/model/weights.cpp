@@ -1,0 +1,329 @@
+#include "src/model/weights.hpp"
+
+#include <atomic>
+#include <cmath>
+
+#include "src/formats/packed.hpp"
+#include "src/formats/repack.hpp"
+
+namespace samara::model {
+namespace {
+
+using formats::Checkpoint;
+using formats::Role;
+using formats::Slice;
+using formats::Tensor;
+using kernels::Matrix;
+
+std::string layer_name(int layer, const char* part) { return "blk." + std::to_string(layer) + "." + part + ".weight"; }
+
+std::string extents(uint64_t cols, uint64_t rows, uint64_t experts) {
+    std::string s = "[" + std::to_string(cols) + ", " + std::to_string(rows);
+    if (experts > 1) s += ", " + std::to_string(experts);
+    return s + "]";
+}
+
+const Tensor& checked(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows, uint64_t experts) {
+    const Tensor& t = c.get(name);
+    if (t.cols() != cols || t.rows() != rows || t.experts() != experts || t.shape.size() > 3) {
+        throw Error(ErrorCode::kFormat, c.file() + ": tensor " + name + ": expected shape " +
+                                            extents(cols, rows, experts) + ", found " +
+                                            extents(t.cols(), t.rows(), t.experts()));
+    }
+    return t;
+}
+
+// Where each matrix of a layer lies in the checkpoint, fused tensors taken apart.
+struct LayerSlices {
+    Slice q, k, v, o, router, gate, up, down;  // expert fields 0; the caller sets them for each expert
+};
+
+Slice whole(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows, uint64_t experts = 1) {
+    return {&checked(c, name, cols, rows, experts), 0, 0, rows};
+}
+
+LayerSlices find_layer(const Checkpoint& c, const ModelConfig& k, int l) {
+    const auto hidden = static_cast<uint64_t>(k.hidden);
+    const auto q_rows = static_cast<uint64_t>(k.q_rows());
+    const auto kv_rows = static_cast<uint64_t>(k.kv_rows());
+    const auto ffn = static_cast<uint64_t>(k.ffn);
+    LayerSlices s;
+    if (c.find(layer_name(l, "attn_qkv")) != nullptr) {
+        const Tensor& t = checked(c, layer_name(l, "attn_qkv"), hidden, q_rows + 2 * kv_rows, 1);
+        s.q = {&t, 0, 0, q_rows};
+        s.k = {&t, 0, q_rows, kv_rows};
+        s.v = {&t, 0, q_rows + kv_rows, kv_rows};
+    } else {
+        s.q = whole(c, layer_name(l, "attn_q"), hidden, q_rows);
+        s.k = whole(c, layer_name(l, "attn_k"), hidden, kv_rows);
+        s.v = whole(c, layer_name(l, "attn_v"), hidden, kv_rows);
+    }
+    s.o = whole(c, layer_name(l, "attn_output"), q_rows, hidden);
+    const auto experts = static_cast<uint64_t>(k.experts > 0 ? k.experts : 1);
+    const std::string suffix = k.experts > 0 ? "_exps" : "";
+    if (k.experts > 0) s.router = whole(c, layer_name(l, "ffn_gate_inp"), hidden, experts);
+    const std::string fused = layer_name(l, ("ffn_gate_up" + suffix).c_str());
+    if (c.find(fused) != nullptr) {
+        const Tensor& t = checked(c, fused, hidden, 2 * ffn, experts);
+        s.gate = {&t, 0, 0, ffn};
+        s.up = {&t, 0, ffn, ffn};
+    } else {
+        s.gate = whole(c, layer_name(l, ("ffn_gate" + suffix).c_str()), hidden, ffn, experts);
+        s.up = whole(c, layer_name(l, ("ffn_up" + suffix).c_str()), hidden, ffn, experts);
+    }
+    s.down = whole(c, layer_name(l, ("ffn_down" + suffix).c_str()), ffn, hidden, experts);
+    return s;
+}
+
+Slice of_expert(Slice s, int expert) {
+    s.expert = static_cast<uint64_t>(expert);
+    return s;
+}
+
+int feed_forwards(const ModelConfig& k) { return k.experts > 0 ? k.experts : 1; }
+
+formats::ExpertLayout choose_expert(const LayerSlices& s, int e) {
+    return formats::expert_layout(formats::choose_layout(of_expert(s.gate, e), Role::kProjection),
+                                  formats::choose_layout(of_expert(s.up, e), Role::kProjection),
+                                  formats::choose_layout(of_expert(s.down, e), Role::kProjection));
+}
+
+Slice head_slice(const Checkpoint& c, const ModelConfig& k) {
+    return whole(c, k.tied_head ? "token_embd.weight" : "output.weight", static_cast<uint64_t>(k.hidden),
+                 static_cast<uint64_t>(k.vocab));
+}
+
+constexpr const char* kPackedPrefix = "samara.";
+
+}  // namespace
+
+// Builds a Weights; one object a load.
+class WeightsLoader {
+  public:
+    WeightsLoader(Weights& out, const Checkpoint& c, const ModelConfig& k, platform::ThreadPool& pool, uint64_t budget,
+                  const Progress& progress)
+        : out_(out), c_(c), k_(k), pool_(pool), budget_(budget), progress_(progress) {}
+
+    void run() {
+        out_.packed_ = formats::is_packed(c_);
+        total_ = c_.file_bytes();
+        for (int l = 0; l < k_.layers; ++l) {
+            out_.layers.push_back(load_layer(l));
+            report();
+        }
+        out_.output_norm = vector("output_norm.weight", k_.hidden);
+        out_.head =
+            out_.packed_ ? packed("output.weight", k_.vocab, k_.hidden) : repacked(head_slice(c_, k_), Role::kHead);
+        load_embedding();
+        done_ = total_;
+        report();
+    }
+
+  private:
+    void report() {
+        if (progress_ && !progress_(std::min(done_, total_), total_)) {
+            throw Error(ErrorCode::kCancelled, "loading " + c_.file() + " was cancelled");
+        }
+    }
+
+    std::byte* allocate(uint64_t bytes) {
+        out_.owned_ += bytes;
+        if (budget_ != 0 && out_.owned_ > budget_) {
+            throw Error(ErrorCode::kMemory, c_.file() + ": the memory budget leaves " + std::to_string(budget_) +
+                                                " bytes for weights, but at least " + std::to_string(out_.owned_) +
+                                                " are needed");
+        }
+        out_.blocks_.emplace_back(bytes, "weights");
+        return out_.blocks_.back().data();
+    }
+
+    const float* vector(const std::string& name, int n) {
+        const Tensor& t = checked(c_, name, static_cast<uint64_t>(n), 1, 1);
+        std::vector<float> values(static_cast<size_t>(n));
+        formats::dequantise_row(t, 0, 0, values.data());
+        for (size_t i = 0; i < values.size(); ++i) {
+            if (!std::isfinite(values[i])) {
+                throw Error(ErrorCode::kFormat, c_.file() + ": tensor " + name + ": expected finite values, found " +
+                                                    std::to_string(values[i]) + " at " + std::to_string(i));
+            }
+        }
+        out_.vectors_.push_back(std::move(values));
+        return out_.vectors_.back().data();
+    }
+
+    Matrix packed(const std::string& name, int rows, int cols) {
+        const Matrix m = formats::packed_matrix(c_, name);
+        if (m.rows != rows || m.cols != cols) {
+            throw Error(ErrorCode::kFormat, c_.file() + ": " + name + ": expected " + std::to_string(rows) +
+                                                " rows of " + std::to_string(cols) + ", found " +
+                                                std::to_string(m.rows) + " of " + std::to_string(m.cols));
+        }
+        done_ += static_cast<uint64_t>(kernels::matrix_bytes(m));
+        return m;
+    }
+
+    Matrix repacked(const Slice& slice, Role role) {
+        Matrix m = formats::choose_layout(slice, role);
+        const auto bytes = static_cast<uint64_t>(kernels::matrix_bytes(m));
+        std::byte* data = allocate(bytes);
+        formats::repack(slice, m, {data, bytes});
+        m.data = data;
+        if (slice.tensor->name != "token_embd.weight") c_.drop(slice.tensor->data);
+        done_ += slice.tensor->data.size() * slice.rows / slice.tensor->rows();
+        report();
+        return m;
+    }
+
+    LayerWeights load_layer(int l) {
+        LayerWeights w;
+        w.attn_norm = vector(layer_name(l, "attn_norm"), k_.hidden);
+        w.ffn_norm = vector(layer_name(l, "ffn_norm"), k_.hidden);
+        if (k_.qk_norm) {
+            w.q_norm = vector(layer_name(l, "attn_q_norm"), k_.head_dim);
+            w.k_norm = vector(layer_name(l, "attn_k_norm"), k_.head_dim);
+        }
+        if (out_.packed_) {
+            w.wq = packed(layer_name(l, "attn_q"), k_.q_rows(), k_.hidden);
+            w.wk = packed(layer_name(l, "attn_k"), k_.kv_rows(), k_.hidden);
+            w.wv = packed(layer_name(l, "attn_v"), k_.kv_rows(), k_.hidden);
+            w.wo = packed(layer_name(l, "attn_output"), k_.hidden, k_.q_rows());
+            if (k_.experts > 0) w.router = packed(layer_name(l, "ffn_gate_inp"), k_.experts, k_.hidden);
+            w.experts = packed_feed_forwards(l);
+            return w;
+        }
+        const LayerSlices s = find_layer(c_, k_, l);
+        w.wq = repacked(s.q, Role::kProjection);
+        w.wk = repacked(s.k, Role::kProjection);
+        w.wv = repacked(s.v, Role::kProjection);
+        w.wo = repacked(s.o, Role::kProjection);
+        if (k_.experts > 0) w.router = repacked(s.router, Role::kRouter);
+        w.experts = repacked_feed_forwards(s);
+        return w;
+    }
+
+    static FeedForward at(const formats::ExpertLayout& layout, const std::byte* record) {
+        FeedForward f{layout.gate, layout.up, layout.down};
+        f.gate.data = record + layout.gate_offset;
+        f.up.data = record + layout.up_offset;
+        f.down.data = record + layout.down_offset;
+        return f;
+    }
+
+    std::vector<FeedForward> packed_feed_forwards(int l) {
+        if (k_.experts == 0) {
+            return {{packed(layer_name(l, "ffn_gate"), k_.ffn, k_.hidden),
+                     packed(layer_name(l, "ffn_up"), k_.ffn, k_.hidden),
+                     packed(layer_name(l, "ffn_down"), k_.hidden, k_.ffn)}};
+        }
+        const formats::PackedExperts p = formats::packed_experts(c_, l);
+        const formats::ExpertLayout& x = p.layout;
+        if (p.count != k_.experts || x.gate.rows != k_.ffn || x.gate.cols != k_.hidden || x.up.rows != k_.ffn ||
+            x.up.cols != k_.hidden || x.down.rows != k_.hidden || x.down.cols != k_.ffn) {
+            throw Error(ErrorCode::kFormat, c_.file() + ": experts of layer " + std::to_string(l) +
+                                                ": their number or shape differs from the model's keys");
+        }
+        std::vector<FeedForward> experts;
+        for (int e = 0; e < p.count; ++e) experts.push_back(at(x, p.data + static_cast<uint64_t>(e) * x.bytes));
+        done_ += static_cast<uint64_t>(p.count) * x.bytes;
+        return experts;
+    }
+
+    std::vector<FeedForward> repacked_feed_forwards(const LayerSlices& s) {
+        const int n = feed_forwards(k_);
+        std::vector<formats::ExpertLayout> layouts(static_cast<size_t>(n));
+        pool_.run(n, [&](int e, int) { layouts[static_cast<size_t>(e)] = choose_expert(s, e); });
+        uint64_t bytes = 0;
+        for (const auto& x : layouts) bytes += x.bytes;
+        std::byte* record = allocate(bytes);
+        std::vector<FeedForward> experts;
+        for (const auto& x : layouts) {
+            experts.push_back(at(x, record));
+            record += x.bytes;
+        }
+        pool_.run(n, [&](int e, int) {
+            const FeedForward& f = experts[static_cast<size_t>(e)];
+            write(of_expert(s.gate, e), f.gate);
+            write(of_expert(s.up, e), f.up);
+            write(of_expert(s.down, e), f.down);
+        });
+        for (const Slice* slice : {&s.gate, &s.up, &s.down}) {
+            c_.drop(slice->tensor->data);
+            for (const auto piece : slice->tensor->pieces) c_.drop(piece);
+            done_ += slice->tensor->data.size() * slice->rows / slice->tensor->rows();
+        }
+        return experts;
+    }
+
+    static void write(const Slice& slice, const Matrix& m) {
+        // The blob lies in a block that this loader owns: writing through the view is what it is for.
+        auto* data = const_cast<std::byte*>(m.data);
+        formats::repack(slice, m, {data, static_cast<size_t>(kernels::matrix_bytes(m))});
+    }
+
+    void load_embedding() {
+        const std::string name = "token_embd.weight";
+        if (out_.packed_ && c_.find(kPackedPrefix + name) != nullptr) {
+            out_.embedding_matrix_ = packed(name, k_.vocab, k_.hidden);
+        } else {
+            out_.embedding_ = &checked(c_, name, static_cast<uint64_t>(k_.hidden), static_cast<uint64_t>(k_.vocab), 1);
+        }
+    }
+
+    Weights& out_;
+    const Checkpoint& c_;
+    const ModelConfig& k_;
+    platform::ThreadPool& pool_;
+    uint64_t budget_;
+    const Progress& progress_;
+    uint64_t done_ = 0, total_ = 0;
+};
+
+WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
+    if (formats::is_packed(c)) return {c.file_bytes(), 0};
+    const auto bytes = [](const Slice& s, Role role) {
+        return static_cast<uint64_t>(kernels::matrix_bytes(formats::choose_layout(s, role)));
+    };
+    WeightsPlan plan;
+    for (int l = 0; l < k.layers; ++l) {
+        const LayerSlices s = find_layer(c, k, l);
+        for (const Slice* m : {&s.q, &s.k, &s.v, &s.o}) plan.owned += bytes(*m, Role::kProjection);
+        if (k.experts > 0) plan.owned += bytes(s.router, Role::kRouter);
+        // Expert 0 stands for all: reading every expert here would cost as much as the load itself.
+        plan.owned += choose_expert(s, 0).bytes * static_cast<uint64_t>(feed_forwards(k));
+    }
+    plan.owned += bytes(head_slice(c, k), Role::kHead);
+    plan.mapped = c.get("token_embd.weight").data.size();
+    return plan;
+}
+
+Weights Weights::load(std::unique_ptr<Checkpoint> checkpoint, const ModelConfig& config, platform::ThreadPool& pool,
+                      uint64_t budget, const Progress& progress) {
+    Weights w;
+    w.checkpoint_ = std::move(checkpoint);
+    WeightsLoader(w, *w.checkpoint_, config, pool, budget, progress).run();
+    return w;
+}
+
+BytesPerToken Weights::bytes_per_token(const ModelConfig& config) const {
+    const auto bytes = [](const Matrix& m) { return static_cast<uint64_t>(kernels::matrix_bytes(m)); };
+    BytesPerToken b;
+    for (const LayerWeights& l : layers) {
+        b.attention += bytes(l.wq) + bytes(l.wk) + bytes(l.wv) + bytes(l.wo);
+        const FeedForward& f = l.experts.front();
+        const auto used = static_cast<uint64_t>(config.experts > 0 ? config.experts_used : 1);
+        b.experts += used * (bytes(f.gate) + bytes(f.up) + bytes(f.down));
+        if (config.experts > 0) b.router += bytes(l.router);
+    }
+    b.head = bytes(head);
+    return b;
+}
+
+void Weights::embed(int32_t token, float* out) const {
+    if (embedding_ != nullptr) {
+        formats::dequantise_row(*embedding_, 0, static_cast<uint64_t>(token), out);
+    } else {
+        formats::dequantise_matrix_row(embedding_matrix_, token, out);
+    }
+}
+
+}  // namespace samara::model
