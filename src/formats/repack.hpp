@@ -17,10 +17,11 @@ enum class Role {
     kRouter,      // BF16 where every value fits, else F32 (F16 sources too: F32)
 };
 
-/// How floating-point projections that are not ternary are treated.
+/// How projections that are not ternary are treated.
 enum class Ternarise {
-    kLossless,  // rows holding only {-a, 0, +a} become ternary, anything else keeps its type
-    kForce,     // every projection becomes ternary: a = mean of |w| over the row, code = round(w/a) clamped; error reported
+    kLossless,  // float rows holding only {-a, 0, +a} become ternary, anything else keeps its type
+    kForce,     // every projection becomes ternary: a = mean of |w| over the row, code = round(w/a) clamped; error
+                // reported
 };
 
 /// Rows that `repack` lays one below the other, for example gate and up of one expert or the pieces of a fused tensor:
@@ -33,9 +34,14 @@ struct Slice {
 };
 
 /// The layout `slice` gets in `role` (data == nullptr). Reads the weights where the answer depends on them: ternary
-/// checks, one scale a row, router values that BF16 holds. Throws Error(kFormat) naming the tensor for non-finite or
-/// negative-zero-sized scales, and Error(kUnsupported) for a type without a layout.
+/// checks, one scale a row, router values that BF16 holds. Every value of a float tensor is checked, quantised types'
+/// scales when they are repacked. Throws Error(kFormat) naming tensor and position for a scale or weight that is not
+/// finite, and Error(kUnsupported) for a type without a layout.
 kernels::Matrix choose_layout(const Slice& slice, Role role, Ternarise ternarise = Ternarise::kLossless);
+
+/// The one layout that holds every slice: the experts of a layer share it. The slices are non-empty, of one tensor and
+/// of one size.
+kernels::Matrix choose_layout(std::span<const Slice> slices, Role role, Ternarise ternarise = Ternarise::kLossless);
 
 struct RepackReport {
     uint64_t code3 = 0;        // ternary codes outside {0,1,2}: a damaged file; kept as they are
@@ -43,11 +49,17 @@ struct RepackReport {
     double squared_norm = 0;   // of the source weights, when ternarised by force
 };
 
-/// Writes the blob of `layout` (from choose_layout) to out, which has matrix_bytes(layout) bytes.
+/// Writes the blob of `layout` (from choose_layout) to out, which has matrix_bytes(layout) bytes. Thread-safe.
 RepackReport repack(const Slice& slice, const kernels::Matrix& layout, std::span<std::byte> out);
 
 /// Writes weight row `row` of an interleaved or float matrix as float32 to out[cols] (embedding look-up, tests). The
-/// value is the same, bit for bit, as dequantise_row of the tensor that was repacked.
+/// value is the same, bit for bit, as dequantise_row of the tensor that was repacked; only the sign of a zero may
+/// differ (a stored -0, or code zero times a negative scale).
 void dequantise_matrix_row(const kernels::Matrix& m, int row, float* out);
+
+/// The rows that make up weight `name` of expert `expert`, also when the file holds it fused: attn_q, attn_k and attn_v
+/// inside attn_qkv, ffn_gate_exps and ffn_up_exps inside ffn_gate_up_exps (gate first). std::nullopt when the
+/// checkpoint has neither. Throws Error(kFormat) when a fused tensor's rows do not match the head counts.
+std::optional<Slice> find_slice(const Checkpoint& checkpoint, const std::string& name, uint64_t expert = 0);
 
 }  // namespace samara::formats
