@@ -227,7 +227,7 @@ void mlx_groups(const Tensor& tensor, uint64_t row, const std::byte* words, floa
 void dequantise_row(const Tensor& tensor, uint64_t expert, uint64_t row, float* out) {
     const TypeTraits* traits = type_traits(tensor.type);
     if (traits == nullptr || row >= tensor.rows() || expert >= tensor.experts()) {
-        throw Error(ErrorCode::kInternal, "tensor " + quoted(tensor.name) + ": no row " + std::to_string(row) +
+        throw Error(ErrorCode::kInternal, "tensor " + in_quotes(tensor.name) + ": no row " + std::to_string(row) +
                                               " of expert " + std::to_string(expert) + " in shape " +
                                               shape_text(tensor.shape));
     }

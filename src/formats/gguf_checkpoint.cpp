@@ -71,7 +71,7 @@ void GgufCheckpoint::add_siblings(bool by_name) {
         }
         const std::string first = split_suffix(1, count);
         if (!file().ends_with(first)) {
-            throw Error(ErrorCode::kFormat, file() + ": expected a name that ends in " + quoted(first) +
+            throw Error(ErrorCode::kFormat, file() + ": expected a name that ends in " + in_quotes(first) +
                                                 ", as the first of " + std::to_string(count) + " files has");
         }
         const std::string prefix = file().substr(0, file().size() - first.size());
@@ -85,7 +85,7 @@ void GgufCheckpoint::add_siblings(bool by_name) {
     std::unordered_set<std::string_view> names;
     for (const Tensor& tensor : contents_.tensors) {
         if (names.insert(tensor.name).second) continue;
-        throw Error(ErrorCode::kFormat, file() + ": tensor " + quoted(tensor.name) + " is in two files of the set");
+        throw Error(ErrorCode::kFormat, file() + ": tensor " + in_quotes(tensor.name) + " is in two files of the set");
     }
 }
 

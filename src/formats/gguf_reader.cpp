@@ -243,7 +243,7 @@ void read_metadata(Cursor& cursor, uint64_t count, Metadata& metadata) {
     for (uint64_t i = 0; i < count; ++i) {
         const std::string_view key = cursor.read_text("name of metadata key " + std::to_string(i), kLongestKey);
         if (key.empty()) cursor.fail("metadata key " + std::to_string(i) + ": expected a name, found an empty one");
-        const std::string what = "key " + quoted(key);
+        const std::string what = "key " + in_quotes(key);
         if (metadata.has(key)) cursor.fail(what + " appears twice");
         cursor.charge(key.size() + 1, 2, what);
         const auto type = cursor.read<uint32_t>(what + ", its type");
@@ -256,17 +256,17 @@ uint64_t tensor_bytes(const Cursor& cursor, const Tensor& tensor, const TypeTrai
     uint64_t bytes = 0;
     for (const uint64_t extent : tensor.shape) {
         if (!multiply_checked(elements, extent, elements)) {
-            cursor.fail("tensor " + quoted(tensor.name) + ": the product of shape " + shape_text(tensor.shape) +
+            cursor.fail("tensor " + in_quotes(tensor.name) + ": the product of shape " + shape_text(tensor.shape) +
                         " does not fit 64 bits");
         }
     }
     if (tensor.shape[0] % traits.block_weights != 0) {
-        cursor.fail("tensor " + quoted(tensor.name) + ": expected a row length divisible by " +
+        cursor.fail("tensor " + in_quotes(tensor.name) + ": expected a row length divisible by " +
                     std::to_string(traits.block_weights) + " for type " + std::string(traits.name) + ", found shape " +
                     shape_text(tensor.shape));
     }
     if (!multiply_checked(elements / traits.block_weights, traits.block_bytes, bytes)) {
-        cursor.fail("tensor " + quoted(tensor.name) + ": the size of shape " + shape_text(tensor.shape) +
+        cursor.fail("tensor " + in_quotes(tensor.name) + ": the size of shape " + shape_text(tensor.shape) +
                     " does not fit 64 bits");
     }
     return bytes;
@@ -282,7 +282,7 @@ Tensor read_tensor_info(Cursor& cursor, uint64_t index, uint64_t alignment, Exte
     Tensor tensor;
     tensor.name = cursor.read_text("name of tensor " + std::to_string(index), kLongestTensorName);
     if (tensor.name.empty()) cursor.fail("tensor " + std::to_string(index) + ": expected a name, found an empty one");
-    const std::string what = "tensor " + quoted(tensor.name);
+    const std::string what = "tensor " + in_quotes(tensor.name);
     const auto dimensions = cursor.read<uint32_t>(what + ", its number of dimensions");
     if (dimensions < 1 || dimensions > 4) {
         cursor.fail(what + ": expected 1 to 4 dimensions, found " + std::to_string(dimensions));
@@ -320,8 +320,8 @@ void check_overlap(const Cursor& cursor, const std::vector<Tensor>& tensors, con
         const Extent& before = extents[order[i - 1]];
         const Extent& after = extents[order[i]];
         if (after.offset < before.offset + before.bytes) {
-            cursor.fail("tensor " + quoted(tensors[order[i]].name) + ": its data at offset " +
-                        std::to_string(after.offset) + " overlaps tensor " + quoted(tensors[order[i - 1]].name) +
+            cursor.fail("tensor " + in_quotes(tensors[order[i]].name) + ": its data at offset " +
+                        std::to_string(after.offset) + " overlaps tensor " + in_quotes(tensors[order[i - 1]].name) +
                         ", which ends at " + std::to_string(before.offset + before.bytes));
         }
     }
@@ -337,7 +337,7 @@ void read_tensors(Cursor& cursor, std::span<const std::byte> file, uint64_t coun
         contents.tensors.push_back(read_tensor_info(cursor, i, contents.alignment, extents[i]));
         const std::string& name = contents.tensors.back().name;
         cursor.charge(name.size(), 1, "number of tensors");
-        if (!names.insert(name).second) cursor.fail("tensor " + quoted(name) + " appears twice");
+        if (!names.insert(name).second) cursor.fail("tensor " + in_quotes(name) + " appears twice");
     }
     const uint64_t end = cursor.position();
     const uint64_t start = end + (contents.alignment - end % contents.alignment) % contents.alignment;
@@ -345,7 +345,7 @@ void read_tensors(Cursor& cursor, std::span<const std::byte> file, uint64_t coun
     for (uint64_t i = 0; i < count; ++i) {
         const auto [offset, bytes] = extents[i];
         if (bytes > available || offset > available - bytes) {
-            cursor.fail("tensor " + quoted(contents.tensors[i].name) + ": expected " + std::to_string(bytes) +
+            cursor.fail("tensor " + in_quotes(contents.tensors[i].name) + ": expected " + std::to_string(bytes) +
                         " bytes at offset " + std::to_string(offset) + ", found a data section of " +
                         std::to_string(available) + " bytes");
         }

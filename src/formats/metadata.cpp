@@ -17,7 +17,7 @@ std::string describe(const MetaValue& value) {
         [](const auto& v) -> std::string {
             using T = std::decay_t<decltype(v)>;
             if constexpr (std::is_same_v<T, std::string>) {
-                return "string " + quoted(v);
+                return "string " + in_quotes(v);
             } else if constexpr (std::is_same_v<T, bool>) {
                 return v ? "bool true" : "bool false";
             } else if constexpr (std::is_floating_point_v<T>) {
@@ -35,12 +35,12 @@ std::string describe(const MetaValue& value) {
 [[noreturn]] void wrong(const std::string& file, std::string_view key, const std::string& expected,
                         const MetaValue& found) {
     throw Error(ErrorCode::kFormat,
-                file + ": key " + quoted(key) + ": expected " + expected + ", found " + describe(found));
+                file + ": key " + in_quotes(key) + ": expected " + expected + ", found " + describe(found));
 }
 
 const MetaValue& required(const Metadata& metadata, std::string_view key) {
     if (const MetaValue* value = metadata.find(key)) return *value;
-    throw Error(ErrorCode::kFormat, metadata.file() + ": key " + quoted(key) + " is missing");
+    throw Error(ErrorCode::kFormat, metadata.file() + ": key " + in_quotes(key) + " is missing");
 }
 
 const MetaArray& required_array(const Metadata& metadata, std::string_view key, const std::string& expected) {

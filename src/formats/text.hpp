@@ -9,7 +9,7 @@
 namespace samara::formats {
 
 /// `text` in single quotes; control and non-ASCII bytes as \xNN, cut after 80 bytes.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// "[2048, 512, 256]"
 std::string shape_text(std::span<const uint64_t> shape);

@@ -55,10 +55,10 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 
 const Tensor& Checkpoint::get(std::string_view name) const {
     if (const Tensor* tensor = find(name)) return *tensor;
-    throw Error(ErrorCode::kFormat, file() + ": tensor " + quoted(name) + " is missing");
+    throw Error(ErrorCode::kFormat, file() + ": tensor " + in_quotes(name) + " is missing");
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
     constexpr size_t kLongest = 80;
     constexpr std::string_view kHex = "0123456789abcdef";
     std::string out = "'";
