@@ -1,0 +1,169 @@
+// Integer matmul with AVX2. vpmaddubsw multiplies unsigned codes by signed bytes of one plane of the activations and
+// adds neighbours into int16; these are widened to int32 before they can overflow, whatever the codes. 8-bit codes
+// would saturate int16 at once: they are widened first and meet the 16-bit activations whole.
+
+#include "src/kernels/integer_matmul.hpp"
+#include "src/kernels/integer_matmul_tiles.hpp"
+#include "src/kernels/x86.hpp"
+
+namespace samara::kernels::avx2 {
+namespace {
+
+__m256i broadcast4(uintptr_t address) {
+    int32_t bytes;
+    std::memcpy(&bytes, reinterpret_cast<const void*>(address), sizeof(bytes));
+    return _mm256_set1_epi32(bytes);
+}
+
+__m256i broadcast8(const int16_t* p) {
+    int64_t four;
+    std::memcpy(&four, p, sizeof(four));
+    return _mm256_set1_epi64x(four);
+}
+
+__m256i load_codes(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+void prefetch_codes(const std::byte* p, int64_t ahead) {
+    _mm_prefetch(reinterpret_cast<const char*>(p) + ahead, _MM_HINT_T0);
+}
+
+struct Set {
+    using Float = __m256;
+    using Int = __m256i;
+    static constexpr int kLanes = 8;
+    static constexpr int kUnitsForOne = 2;   // both halves of a block share the broadcasts
+    static constexpr int kUnitsForMany = 1;  // 5 tokens x 2 planes: 10 of 16 registers
+    static constexpr int kMaxTokens = 5;
+    static constexpr int64_t kPrefetch = 2048;
+
+    static Float zero() { return _mm256_setzero_ps(); }
+    static Float set1(float x) { return _mm256_set1_ps(x); }
+    static Int set1(int32_t x) { return _mm256_set1_epi32(x); }
+    static Float load(const float* p) { return _mm256_loadu_ps(p); }
+    static Float load_half(const std::byte* p) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    }
+    static Float load_u8(const std::byte* p) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+    }
+    static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+    static Int sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
+    static Float to_float(Int x) { return _mm256_cvtepi32_ps(x); }
+    static Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+    static Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+    static Float neg_fma(Float a, Float b, Float c) { return _mm256_fnmadd_ps(a, b, c); }
+
+    /// sum[u][t] = codes of unit u times q of token t over `blocks` blocks from column `col`.
+    template <int kBits, int kUnits, int kTokens>
+    [[gnu::always_inline]] static inline void dot(const std::byte* const (&codes)[kUnits], int blocks,
+                                                  const tiles::TokenTile<kTokens>& x, int64_t col, int64_t prefetch,
+                                                  Int (&sum)[kUnits][kTokens]) {
+        if constexpr (kBits == 8) {
+            dot_bytes(codes, blocks, x, col, prefetch, sum);
+        } else {
+            dot_planes<kBits>(codes, blocks, x, col, prefetch, sum);
+        }
+    }
+
+    template <int kBits, int kUnits, int kTokens>
+    [[gnu::always_inline]] static inline void dot_planes(const std::byte* const (&codes)[kUnits], int blocks,
+                                                         const tiles::TokenTile<kTokens>& x, int64_t col,
+                                                         int64_t prefetch, Int (&sum)[kUnits][kTokens]) {
+        constexpr int kFields = 8 / kBits;  // codes in a byte
+        constexpr int kMax = (1 << kBits) - 1;
+        constexpr int kAdds = 32767 / (2 * kMax * 128);  // 42 for 2 bits, 8 for 4 bits
+        constexpr int kBlocksPerWiden = kAdds / kFields;
+        const Int mask = _mm256_set1_epi8(kMax);
+        for (int u = 0; u < kUnits; ++u) {
+            for (int t = 0; t < kTokens; ++t) sum[u][t] = _mm256_setzero_si256();
+        }
+        for (int begin = 0; begin < blocks; begin += kBlocksPerWiden) {
+            const int end = begin + kBlocksPerWiden < blocks ? begin + kBlocksPerWiden : blocks;
+            Int high[kUnits][kTokens], low[kUnits][kTokens];
+#pragma GCC unroll 4
+            for (int u = 0; u < kUnits; ++u) {
+#pragma GCC unroll 16
+                for (int t = 0; t < kTokens; ++t) high[u][t] = low[u][t] = _mm256_setzero_si256();
+            }
+            for (int b = begin; b < end; ++b) {
+                Int block[kUnits];
+#pragma GCC unroll 4
+                for (int u = 0; u < kUnits; ++u) block[u] = load_codes(codes[u] + int64_t{64} * b);
+                prefetch_codes(codes[0] + int64_t{64} * b, prefetch);
+                const intptr_t at = col + int64_t{4} * kFields * b;
+#pragma GCC unroll 4
+                for (int f = 0; f < kFields; ++f) {
+                    Int field[kUnits];
+#pragma GCC unroll 4
+                    for (int u = 0; u < kUnits; ++u) {
+                        field[u] = _mm256_and_si256(f == 0 ? block[u] : _mm256_srli_epi16(block[u], kBits * f), mask);
+                    }
+#pragma GCC unroll 16
+                    for (int t = 0; t < kTokens; ++t) {
+                        const Int x_high = broadcast4(x.high[t] + at + 4 * f);
+                        const Int x_low = broadcast4(x.high[t] + (at + x.low) + 4 * f);
+#pragma GCC unroll 4
+                        for (int u = 0; u < kUnits; ++u) {
+                            high[u][t] = _mm256_add_epi16(high[u][t], _mm256_maddubs_epi16(field[u], x_high));
+                            low[u][t] = _mm256_add_epi16(low[u][t], _mm256_maddubs_epi16(field[u], x_low));
+                        }
+                    }
+                }
+            }
+#pragma GCC unroll 4
+            for (int u = 0; u < kUnits; ++u) {
+#pragma GCC unroll 16
+                for (int t = 0; t < kTokens; ++t) {
+                    const Int wide_high = _mm256_madd_epi16(high[u][t], _mm256_set1_epi16(256));
+                    const Int wide_low = _mm256_madd_epi16(low[u][t], _mm256_set1_epi16(1));
+                    sum[u][t] = _mm256_add_epi32(sum[u][t], _mm256_add_epi32(wide_high, wide_low));
+                }
+            }
+        }
+    }
+
+    template <int kUnits, int kTokens>
+    [[gnu::always_inline]] static inline void dot_bytes(const std::byte* const (&codes)[kUnits], int blocks,
+                                                        const tiles::TokenTile<kTokens>& x, int64_t col,
+                                                        int64_t prefetch, Int (&sum)[kUnits][kTokens]) {
+        // Unpacking leaves rows 0, 1 (4, 5) in `even` and 2, 3 (6, 7) in `odd`, two int32 a row; hadd puts them in
+        // order.
+        Int even[kUnits][kTokens], odd[kUnits][kTokens];
+#pragma GCC unroll 4
+        for (int u = 0; u < kUnits; ++u) {
+#pragma GCC unroll 16
+            for (int t = 0; t < kTokens; ++t) even[u][t] = odd[u][t] = _mm256_setzero_si256();
+        }
+        for (int b = 0; b < blocks; ++b) {
+            prefetch_codes(codes[0] + int64_t{64} * b, prefetch);
+            Int first[kUnits], second[kUnits];
+#pragma GCC unroll 4
+            for (int u = 0; u < kUnits; ++u) {
+                const Int block = load_codes(codes[u] + int64_t{64} * b);
+                first[u] = _mm256_unpacklo_epi8(block, _mm256_setzero_si256());
+                second[u] = _mm256_unpackhi_epi8(block, _mm256_setzero_si256());
+            }
+#pragma GCC unroll 16
+            for (int t = 0; t < kTokens; ++t) {
+                const Int q = broadcast8(x.q[t] + col + 4 * b);
+#pragma GCC unroll 4
+                for (int u = 0; u < kUnits; ++u) {
+                    even[u][t] = _mm256_add_epi32(even[u][t], _mm256_madd_epi16(first[u], q));
+                    odd[u][t] = _mm256_add_epi32(odd[u][t], _mm256_madd_epi16(second[u], q));
+                }
+            }
+        }
+        for (int u = 0; u < kUnits; ++u) {
+            for (int t = 0; t < kTokens; ++t) sum[u][t] = _mm256_hadd_epi32(even[u][t], odd[u][t]);
+        }
+    }
+};
+
+}  // namespace
+
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride) {
+    tiles::integer_matmul<Set>(w, group_begin, group_end, a, tokens, n, out, out_stride);
+}
+
+}  // namespace samara::kernels::avx2
