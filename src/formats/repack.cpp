@@ -251,6 +251,9 @@ class Repacker {
     }
 
     void count_code3(uint64_t cols) {
+        unsigned threes = 0;
+        for (uint64_t c = 0; c < cols; ++c) threes |= codes_[c] & (codes_[c] >> 1);
+        if (threes == 0) return;
         for (uint64_t c = 0; c < cols; ++c) report_.code3 += codes_[c] == 3 ? 1 : 0;
     }
 

@@ -12,27 +12,22 @@ const uint8_t* bytes_of(const std::byte* data) { return reinterpret_cast<const u
 float load_half(const std::byte* data) { return half_to_float(load_u16(data)); }
 float load_bf16(const std::byte* data) { return bf16_to_float(load_u16(data)); }
 
-uint32_t load_u32(const std::byte* data) {
-    uint32_t value = 0;
-    std::memcpy(&value, data, sizeof value);
-    return value;
-}
-
 /// TQ1_0: five trits a byte (base 3 scaled to 256, the first trit topmost), 48 bytes, then four trits in each of 4.
-void trits(const uint8_t* qs, int bytes, int count, uint8_t* codes) {
-    uint8_t power = 1;
-    for (int n = 0; n < count; ++n, power = static_cast<uint8_t>(power * 3)) {
-        for (int m = 0; m < bytes; ++m) {
-            const auto shifted = static_cast<uint8_t>(qs[m] * power);
-            codes[n * bytes + m] = static_cast<uint8_t>((shifted * 3) >> 8);
+template <int kBytes, int kTrits>
+void trits(const uint8_t* qs, uint8_t* codes) {
+    for (int m = 0; m < kBytes; ++m) {
+        uint8_t rest = qs[m];
+        for (int n = 0; n < kTrits; ++n) {
+            codes[n * kBytes + m] = static_cast<uint8_t>((rest * 3) >> 8);
+            rest = static_cast<uint8_t>(rest * 3);
         }
     }
 }
 
 void codes_tq1(const uint8_t* block, uint8_t* codes) {
-    trits(block, 32, 5, codes);
-    trits(block + 32, 16, 5, codes + 160);
-    trits(block + 48, 4, 4, codes + 240);
+    trits<32, 5>(block, codes);
+    trits<16, 5>(block + 32, codes + 160);
+    trits<4, 4>(block + 48, codes + 240);
 }
 
 void codes_tq2(const uint8_t* block, uint8_t* codes) {
@@ -51,8 +46,9 @@ void nibbles32(const uint8_t* qs, uint8_t* codes) {
     }
 }
 
-void fifth_bits32(const std::byte* qh, uint8_t* codes) {
-    const uint32_t bits = load_u32(qh);
+void fifth_bits32(const uint8_t* qh, uint8_t* codes) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, qh, sizeof bits);
     for (int m = 0; m < 32; ++m) codes[m] |= static_cast<uint8_t>(((bits >> m) & 1u) << 4);
 }
 
@@ -87,39 +83,35 @@ void codes_q6k(const uint8_t* block, uint8_t* codes) {
     }
 }
 
-void codes_block(TensorType type, const std::byte* block, uint8_t* codes) {
-    const uint8_t* bytes = bytes_of(block);
-    switch (type) {
-        case TensorType::kTQ1_0:
-            return codes_tq1(bytes, codes);
-        case TensorType::kTQ2_0:
-            return codes_tq2(bytes, codes);
-        case TensorType::kQ4_0:
-            return nibbles32(bytes + 2, codes);
-        case TensorType::kQ4_1:
-            return nibbles32(bytes + 4, codes);
-        case TensorType::kQ5_0:
-            return nibbles32(bytes + 6, codes), fifth_bits32(block + 2, codes);
-        case TensorType::kQ5_1:
-            return nibbles32(bytes + 8, codes), fifth_bits32(block + 4, codes);
-        case TensorType::kQ4_K:
-            return nibbles_k(bytes + 16, codes);
-        case TensorType::kQ5_K:
-            return codes_q5k(bytes, codes);
-        case TensorType::kQ6_K:
-            return codes_q6k(bytes, codes);
-        case TensorType::kQ8_0:
-            for (int m = 0; m < 32; ++m) codes[m] = bytes[2 + m] ^ 0x80;
-            return;
-        case TensorType::kMlx2Row:
-        case TensorType::kMlx2Group:
-            for (int m = 0; m < 16; ++m) codes[m] = (bytes[m / 4] >> (2 * (m % 4))) & 3;
-            return;
-        case TensorType::kMlx4Group:
-            for (int m = 0; m < 8; ++m) codes[m] = (bytes[m / 2] >> (4 * (m % 2))) & 15;
-            return;
-        default:
-            throw Error(ErrorCode::kInternal, "read_codes: not a quantised type");
+void codes_q8(const uint8_t* block, uint8_t* codes) {
+    for (int m = 0; m < 32; ++m) codes[m] = block[2 + m] ^ 0x80;
+}
+
+void codes_q4(const uint8_t* block, uint8_t* codes, int header) { nibbles32(block + header, codes); }
+
+void codes_q5(const uint8_t* block, uint8_t* codes, int header) {
+    nibbles32(block + header + 4, codes);
+    fifth_bits32(block + header, codes);
+}
+
+void codes_mlx2(const uint8_t* word, uint8_t* codes) {
+    for (int m = 0; m < 16; ++m) codes[m] = (word[m / 4] >> (2 * (m % 4))) & 3;
+}
+
+void codes_mlx4(const uint8_t* word, uint8_t* codes) {
+    for (int m = 0; m < 8; ++m) codes[m] = (word[m / 2] >> (4 * (m % 2))) & 15;
+}
+
+/// Runs `block` over the blocks of a row, through a local copy: the compiler then knows that nothing overlaps.
+template <int kWeights, int kBytes, typename Block>
+void each_block(const SourceRow& row, uint8_t* codes, const Block& block) {
+    const std::byte* from = row.codes;
+    for (uint64_t c = 0; c < row.cols; c += kWeights, from += kBytes) {
+        uint8_t in[kBytes];
+        uint8_t out[kWeights];
+        std::memcpy(in, from, kBytes);
+        block(in, out);
+        std::memcpy(codes + c, out, kWeights);
     }
 }
 
@@ -276,10 +268,34 @@ uint64_t native_group(TensorType type, uint64_t cols) {
 }
 
 void read_codes(const SourceRow& row, uint8_t* codes) {
-    const TypeTraits& traits = *type_traits(row.type);
-    const std::byte* block = row.codes;
-    for (uint64_t c = 0; c < row.cols; c += traits.block_weights, block += traits.block_bytes) {
-        codes_block(row.type, block, codes + c);
+    switch (row.type) {
+        case TensorType::kTQ1_0:
+            return each_block<256, 54>(row, codes, codes_tq1);
+        case TensorType::kTQ2_0:
+            return each_block<256, 66>(row, codes, codes_tq2);
+        case TensorType::kQ4_0:
+            return each_block<32, 18>(row, codes, [](const uint8_t* in, uint8_t* out) { codes_q4(in, out, 2); });
+        case TensorType::kQ4_1:
+            return each_block<32, 20>(row, codes, [](const uint8_t* in, uint8_t* out) { codes_q4(in, out, 4); });
+        case TensorType::kQ5_0:
+            return each_block<32, 22>(row, codes, [](const uint8_t* in, uint8_t* out) { codes_q5(in, out, 2); });
+        case TensorType::kQ5_1:
+            return each_block<32, 24>(row, codes, [](const uint8_t* in, uint8_t* out) { codes_q5(in, out, 4); });
+        case TensorType::kQ8_0:
+            return each_block<32, 34>(row, codes, codes_q8);
+        case TensorType::kQ4_K:
+            return each_block<256, 144>(row, codes, [](const uint8_t* in, uint8_t* out) { nibbles_k(in + 16, out); });
+        case TensorType::kQ5_K:
+            return each_block<256, 176>(row, codes, codes_q5k);
+        case TensorType::kQ6_K:
+            return each_block<256, 210>(row, codes, codes_q6k);
+        case TensorType::kMlx2Row:
+        case TensorType::kMlx2Group:
+            return each_block<16, 4>(row, codes, codes_mlx2);
+        case TensorType::kMlx4Group:
+            return each_block<8, 4>(row, codes, codes_mlx4);
+        default:
+            throw Error(ErrorCode::kInternal, "read_codes: not a quantised type");
     }
 }
 
