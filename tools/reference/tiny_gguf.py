@@ -45,7 +45,7 @@ class Shape:
     sharpness: float = 1.0  # of attention: scale of the query and key norms
     expert_gain: float = 2.0  # size of gate and up for a unit vector; 3 meets a clamp of 7 in one value of 50
     attention_gain: float = 0.7
-    down_gain: float = 0.25
+    down_gain: float = 0.12
 
 
 def write_tiny(path, architecture="maple", shape=None, type_name="TQ2_0", embedding_type="F16", seed=0, outliers=0.0,
@@ -69,7 +69,7 @@ def write_tiny(path, architecture="maple", shape=None, type_name="TQ2_0", embedd
         weight = scale * rng.uniform(0.75, 1.25, size)
         if outliers and name.endswith(("attn_norm", "ffn_norm")):
             weight[rng.choice(size, 4, replace=False)] *= outliers
-        _add(writer, name, weight, "F32")
+        _add(writer, name, _bf16(weight), "F32")
 
     _add(writer, "token_embd", rng.standard_normal((s.vocabulary, s.hidden)), embedding_type)
     q_rows, kv_rows = s.heads * s.head_dim, s.kv_heads * s.head_dim
