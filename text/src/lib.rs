@@ -1,0 +1,11 @@
+//! Samara's text layer; `include/samara_text.h` is its contract, and `ffi` the only module that C sees.
+
+mod chat;
+mod detokenizer;
+mod error;
+mod ffi;
+mod gguf;
+mod json;
+mod python;
+mod tokenizer;
+mod vocab;
