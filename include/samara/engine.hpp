@@ -1,0 +1,171 @@
+#pragma once
+// The C++ interface: an Engine holds one model, a Session one sequence. include/samara/samara.h is the same in C and
+// documents the semantics; this header states types and ownership. Functions throw samara::Error.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/platform/error.hpp"
+
+namespace samara {
+
+struct LoadOptions {
+    std::string path;
+    int descriptor = -1;  // >= 0: read from it instead of opening path
+    uint64_t offset = 0, length = 0;
+    std::string isa = "auto";
+    int threads = 0;              // 0: all CPUs this process may use
+    uint64_t memory_budget = 0;   // bytes, 0: none
+    uint64_t context_tokens = 0;  // 0: the smaller of 4096 and the model's context
+    int max_sessions = 4;
+    int max_step_tokens = 512;
+    int rewind_span = 1024;
+    std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
+};
+
+struct MemoryPlan {
+    uint64_t weights_mapped = 0, weights_owned = 0, kv_cache = 0, scratch = 0;
+    uint64_t total() const { return weights_mapped + weights_owned + kv_cache + scratch; }
+};
+
+struct ModelInfo {
+    std::string architecture, name, format, isa;
+    int threads = 0;
+    int layers = 0, hidden = 0, vocab = 0, experts = 0, experts_used = 0, sliding_window = 0;
+    uint64_t context_tokens = 0, trained_context = 0;
+    uint64_t parameters = 0, parameters_per_token = 0, file_bytes = 0;
+    MemoryPlan memory;
+    uint64_t bytes_attention = 0, bytes_experts = 0, bytes_router = 0, bytes_head = 0, bytes_embedding = 0;
+};
+
+enum class LogitsWanted { kLast, kNone, kAll };
+
+class Session;
+
+struct StepInput {
+    Session* session = nullptr;
+    std::span<const int32_t> tokens;
+    LogitsWanted logits = LogitsWanted::kLast;
+    uint16_t* experts = nullptr;  // optional out: (tokens, layers, experts_used)
+};
+
+struct StepParams {
+    std::span<const StepInput> inputs;
+    int chunk = 0;  // 0: max_step_tokens
+    std::function<void(int input, int token, std::span<const float> logits)> on_logits;
+    std::function<bool(uint64_t done, uint64_t total)> on_progress;
+};
+
+namespace formats {
+class Metadata;
+}
+
+class Engine {
+  public:
+    static MemoryPlan plan(const LoadOptions& options);
+    static std::unique_ptr<Engine> load(const LoadOptions& options);
+    ~Engine();
+
+    const ModelInfo& info() const;
+    const formats::Metadata& metadata() const;
+    uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
+
+    /// Sessions must be freed before the engine. Throws Error(kMemory) when max_sessions are alive.
+    std::unique_ptr<Session> create_session();
+    void step(const StepParams& params);
+
+  private:
+    friend class Session;
+    struct State;
+    explicit Engine(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+class Session {
+  public:
+    ~Session();
+    std::unique_ptr<Session> fork() const;
+    std::span<const int32_t> tokens() const;
+    /// Returns how many tokens the next step must process again (0 nearly always).
+    uint64_t truncate(uint64_t length);
+    /// Logits after the last token. Throws Error(kInvalidArgument) when the last step asked for none.
+    std::span<const float> logits() const;
+    bool has_logits() const;
+    /// Adds a token without computing it: the next step does. For a token that was shown before a step was cancelled.
+    void append_pending(int32_t token);
+    void cancel();  // from any thread
+    void resume();
+    bool cancelled() const;
+    Engine& engine() const;
+
+  private:
+    friend class Engine;
+    struct State;
+    explicit Session(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+struct Sampling {
+    float temperature = 0;  // 0: greedy
+    int top_k = 0;
+    float top_p = 1, min_p = 0;
+    float repetition_penalty = 1, presence_penalty = 0;
+    int penalty_last = 64;
+    uint64_t seed = 0;
+};
+
+/// Chooses tokens; reproducible on every machine (own exponential, own generator).
+class Sampler {
+  public:
+    /// Throws Error(kInvalidArgument) naming the setting out of range.
+    explicit Sampler(const Sampling& sampling);
+    void accept(int32_t token);
+    int32_t choose(std::span<const float> logits);  // the choice is accepted; allocates only when vocab grows
+
+  private:
+    struct Candidate {
+        float logit;
+        int32_t id;
+        float weight;
+    };
+    void penalise();
+    void keep_top_k();
+    size_t keep_top_p();
+    double uniform();  // in [0, 1)
+
+    Sampling sampling_;
+    uint64_t state_[4];
+    std::vector<int32_t> recent_;  // ring of the last penalty_last tokens
+    size_t next_recent_ = 0;
+    std::vector<Candidate> candidates_;
+    std::vector<float> scratch_;
+};
+
+enum class StopReason { kLimit, kEndToken, kStopString, kContextFull, kCallback, kCancelled };
+
+struct GenerateParams {
+    Sampler* sampler = nullptr;
+    uint32_t max_tokens = 0;  // 0: until the context is full
+    std::vector<int32_t> end_tokens;
+    std::vector<std::string> stop_strings;
+    std::function<std::string(int32_t token)> detokenize;  // -1 ends the stream
+    std::function<bool(int32_t token, std::string_view text)> on_token;
+};
+
+struct GenerateResult {
+    StopReason reason = StopReason::kLimit;
+    uint32_t tokens = 0;
+    uint32_t stop_string = 0;
+    double seconds = 0;
+};
+
+GenerateResult generate(Session& session, const GenerateParams& params);
+
+}  // namespace samara

@@ -1,0 +1,376 @@
+#include "samara/engine.hpp"
+
+#include <algorithm>
+#include <mutex>
+
+#include "src/formats/checkpoint.hpp"
+#include "src/formats/packed.hpp"
+#include "src/kernels/kernels.hpp"
+#include "src/memory/kv_cache.hpp"
+#include "src/model/config.hpp"
+#include "src/model/forward.hpp"
+#include "src/model/weights.hpp"
+#include "src/platform/thread_pool.hpp"
+
+namespace samara {
+namespace {
+
+constexpr uint64_t kDefaultContext = 4096;
+
+void check_range(const char* what, int value, int low, int high) {
+    if (value < low || value > high) {
+        throw Error(ErrorCode::kInvalidArgument, std::string(what) + ": expected " + std::to_string(low) + " to " +
+                                                     std::to_string(high) + ", found " + std::to_string(value));
+    }
+}
+
+// The options with defaults filled in and ranges checked, for a model of this config.
+LoadOptions resolve(LoadOptions o, const model::ModelConfig& config) {
+    if (o.threads == 0) o.threads = platform::available_cpus();
+    check_range("threads", o.threads, 1, 256);
+    check_range("max_sessions", o.max_sessions, 1, 4096);
+    check_range("max_step_tokens", o.max_step_tokens, 1, 65536);
+    check_range("rewind_span", o.rewind_span, 0, 1 << 24);
+    const auto trained = static_cast<uint64_t>(config.context);
+    if (o.context_tokens == 0) o.context_tokens = std::min(kDefaultContext, trained);
+    if (o.context_tokens > trained) {
+        throw Error(ErrorCode::kInvalidArgument, "context: expected at most the model's " + std::to_string(trained) +
+                                                     " positions, found " + std::to_string(o.context_tokens));
+    }
+    o.max_step_tokens =
+        static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(o.max_step_tokens), o.context_tokens));
+    return o;
+}
+
+memory::KvShape kv_shape(const model::ModelConfig& c, const LoadOptions& o) {
+    return {c.kv_heads,
+            c.head_dim,
+            c.sliding,
+            c.window,
+            o.rewind_span,
+            o.max_step_tokens,
+            static_cast<int64_t>(o.context_tokens)};
+}
+
+formats::Source source_of(const LoadOptions& o) { return {o.path, o.descriptor, o.offset, o.length}; }
+
+MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelConfig& config, const LoadOptions& o) {
+    const model::WeightsPlan weights = model::Weights::plan(checkpoint, config);
+    const memory::KvShape kv = kv_shape(config, o);
+    MemoryPlan plan;
+    plan.weights_mapped = weights.mapped;
+    plan.weights_owned = weights.owned;
+    plan.kv_cache =
+        static_cast<uint64_t>(kv.pages_per_sequence()) * kv.page_bytes() * static_cast<uint64_t>(o.max_sessions);
+    plan.scratch = model::Forward::scratch_bytes(config, o.max_step_tokens, o.threads) +
+                   static_cast<uint64_t>(o.max_sessions) * static_cast<uint64_t>(config.vocab) * sizeof(float);
+    return plan;
+}
+
+void check_budget(const MemoryPlan& plan, const LoadOptions& o) {
+    if (o.memory_budget == 0 || plan.total() <= o.memory_budget) return;
+    throw Error(ErrorCode::kMemory, o.path + ": needs " + std::to_string(plan.total()) + " bytes (" +
+                                        std::to_string(plan.weights_mapped) + " file pages, " +
+                                        std::to_string(plan.weights_owned) + " weights, " +
+                                        std::to_string(plan.kv_cache) + " KV cache, " + std::to_string(plan.scratch) +
+                                        " scratch), but the memory budget is " + std::to_string(o.memory_budget));
+}
+
+}  // namespace
+
+struct Engine::State {
+    LoadOptions options;
+    model::ModelConfig config;
+    std::unique_ptr<platform::ThreadPool> pool;
+    model::Weights weights;
+    std::unique_ptr<memory::KvPool> kv;
+    std::unique_ptr<model::Forward> forward;
+    ModelInfo info;
+    std::mutex mutex;  // one step at a time; also guards the page pool and the session count
+    int sessions = 0;
+
+    // Of the running step; capacity kept between steps, so that a decode step allocates nothing.
+    std::vector<model::SequenceInput> pass_inputs;
+    std::vector<int> pass_index;  // (pass inputs): index into the step's inputs
+    std::vector<uint64_t> taken;  // (step inputs): tokens done, pending ones included
+};
+
+struct Session::State {
+    Engine* engine = nullptr;
+    memory::KvSequence kv;
+    std::vector<int32_t> tokens;  // all of the sequence; kv.length() of them are processed
+    std::vector<float> logits;    // (vocab)
+    bool has_logits = false;
+    std::atomic<bool> cancelled{false};
+
+    State(Engine* e, memory::KvPool& pool) : engine(e), kv(pool) {}
+    uint64_t pending() const { return tokens.size() - static_cast<uint64_t>(kv.length()); }
+};
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::~Engine() = default;
+
+MemoryPlan Engine::plan(const LoadOptions& options) {
+    const auto checkpoint = formats::Checkpoint::open(source_of(options));
+    const model::ModelConfig config = model::read_config(*checkpoint);
+    return plan_for(*checkpoint, config, resolve(options, config));
+}
+
+std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
+    const kernels::Isa isa = kernels::parse_isa(options.isa);
+    const kernels::KernelTable& table = kernels::kernel_table(isa);
+    auto checkpoint = formats::Checkpoint::open(source_of(options));
+    auto s = std::make_unique<State>();
+    s->config = model::read_config(*checkpoint);
+    s->options = resolve(options, s->config);
+    const bool packed = formats::is_packed(*checkpoint);
+    s->info.format = packed ? "packed" : checkpoint->format();
+    s->info.file_bytes = checkpoint->file_bytes();
+    s->info.bytes_embedding =
+        checkpoint->find("token_embd.weight") == nullptr
+            ? 0
+            : checkpoint->get("token_embd.weight").data.size() / static_cast<uint64_t>(s->config.vocab);
+    const MemoryPlan plan = plan_for(*checkpoint, s->config, s->options);
+    check_budget(plan, s->options);
+
+    s->pool = std::make_unique<platform::ThreadPool>(s->options.threads);
+    const uint64_t budget =
+        options.memory_budget == 0 ? 0 : options.memory_budget - plan.kv_cache - plan.scratch - plan.weights_mapped;
+    s->weights = model::Weights::load(std::move(checkpoint), s->config, *s->pool, budget, options.progress);
+    s->kv = std::make_unique<memory::KvPool>(kv_shape(s->config, s->options), s->options.max_sessions);
+    s->forward = std::make_unique<model::Forward>(s->config, s->weights, table, *s->pool, s->options.max_step_tokens);
+
+    const model::ModelConfig& c = s->config;
+    const model::BytesPerToken bytes = s->weights.bytes_per_token(c);
+    ModelInfo& i = s->info;
+    i.architecture = c.architecture;
+    i.name = c.name;
+    i.isa = kernels::isa_name(isa);
+    i.threads = s->options.threads;
+    i.layers = c.layers;
+    i.hidden = c.hidden;
+    i.vocab = c.vocab;
+    i.experts = c.experts;
+    i.experts_used = c.experts_used;
+    i.sliding_window = c.window;
+    i.context_tokens = s->options.context_tokens;
+    i.trained_context = static_cast<uint64_t>(c.context);
+    i.parameters = c.parameters();
+    i.parameters_per_token = c.parameters_per_token();
+    i.memory = plan;
+    i.memory.weights_owned = s->weights.owned_bytes();
+    i.bytes_attention = bytes.attention;
+    i.bytes_experts = bytes.experts;
+    i.bytes_router = bytes.router;
+    i.bytes_head = bytes.head;
+    return std::unique_ptr<Engine>(new Engine(std::move(s)));
+}
+
+const ModelInfo& Engine::info() const { return state_->info; }
+const formats::Metadata& Engine::metadata() const { return state_->weights.checkpoint().metadata(); }
+uint64_t Engine::kv_bytes(uint64_t position) const {
+    return state_->kv->shape().bytes_read_at(static_cast<int64_t>(position));
+}
+
+std::unique_ptr<Session> Engine::create_session() {
+    State& s = *state_;
+    const std::lock_guard lock(s.mutex);
+    if (s.sessions >= s.options.max_sessions) {
+        throw Error(ErrorCode::kMemory,
+                    "all " + std::to_string(s.options.max_sessions) + " sessions (max_sessions) are in use");
+    }
+    auto session = std::make_unique<Session::State>(this, *s.kv);
+    session->tokens.reserve(s.options.context_tokens);
+    session->logits.resize(static_cast<size_t>(s.config.vocab));
+    ++s.sessions;
+    return std::unique_ptr<Session>(new Session(std::move(session)));
+}
+
+namespace {
+
+void check_step(const Engine& engine, const StepParams& params) {
+    const ModelInfo& info = engine.info();
+    check_range("chunk", params.chunk, 0, 65536);
+    for (size_t i = 0; i < params.inputs.size(); ++i) {
+        const StepInput& in = params.inputs[i];
+        if (in.session == nullptr) throw Error(ErrorCode::kInvalidArgument, "step: input without a session");
+        if (&in.session->engine() != &engine) {
+            throw Error(ErrorCode::kInvalidArgument, "step: the session belongs to another engine");
+        }
+        for (size_t j = 0; j < i; ++j) {
+            if (params.inputs[j].session == in.session) {
+                throw Error(ErrorCode::kInvalidArgument, "step: a session appears twice");
+            }
+        }
+        for (size_t t = 0; t < in.tokens.size(); ++t) {
+            if (in.tokens[t] < 0 || in.tokens[t] >= info.vocab) {
+                throw Error(ErrorCode::kInvalidArgument, "step: token " + std::to_string(t) +
+                                                             ": expected an id in [0, " + std::to_string(info.vocab) +
+                                                             "), found " + std::to_string(in.tokens[t]));
+            }
+        }
+        const uint64_t length = in.session->tokens().size();
+        if (length + in.tokens.size() > info.context_tokens) {
+            throw Error(ErrorCode::kContextFull, "context full: the session holds " + std::to_string(length) +
+                                                     " tokens, " + std::to_string(in.tokens.size()) +
+                                                     " more do not fit into " + std::to_string(info.context_tokens));
+        }
+    }
+}
+
+}  // namespace
+
+// Tokens wait in the session's own list (pending) until a pass has computed them, so a failed or cancelled step leaves
+// every session valid: what was not computed is taken off the list again.
+void Engine::step(const StepParams& params) {
+    State& s = *state_;
+    const std::lock_guard lock(s.mutex);
+    check_step(*this, params);
+    const int chunk = params.chunk == 0 ? s.options.max_step_tokens : std::min(params.chunk, s.options.max_step_tokens);
+
+    uint64_t total = 0;
+    s.taken.assign(params.inputs.size(), 0);  // here: tokens that were pending before
+    for (size_t i = 0; i < params.inputs.size(); ++i) {
+        Session::State& session = *params.inputs[i].session->state_;
+        s.taken[i] = session.pending();
+        session.tokens.insert(session.tokens.end(), params.inputs[i].tokens.begin(), params.inputs[i].tokens.end());
+        session.has_logits = session.has_logits && session.pending() == 0;
+        total += session.pending();
+    }
+
+    struct Pass {  // what the sink needs, behind one pointer: a small callable is stored without allocating
+        const StepParams& params;
+        State& s;
+    } pass{params, s};
+    // A token's index in its input; negative for tokens that were pending before the step.
+    const model::LogitsSink sink = [p = &pass](int input, int token, std::span<const float> logits) {
+        const int index = p->s.pass_index[static_cast<size_t>(input)];
+        const StepInput& in = p->params.inputs[static_cast<size_t>(index)];
+        Session::State& session = *in.session->state_;
+        const int64_t position = session.kv.length() + token;
+        if (position + 1 == static_cast<int64_t>(session.tokens.size())) {
+            std::copy(logits.begin(), logits.end(), session.logits.begin());
+            session.has_logits = true;
+        }
+        const int64_t own =
+            position - (static_cast<int64_t>(session.tokens.size()) - static_cast<int64_t>(in.tokens.size()));
+        if (in.logits == LogitsWanted::kAll && own >= 0 && p->params.on_logits) {
+            p->params.on_logits(index, static_cast<int>(own), logits);
+        }
+    };
+
+    const auto abandon = [&] {
+        for (const StepInput& in : params.inputs) {
+            Session::State& session = *in.session->state_;
+            const size_t before = session.tokens.size() - in.tokens.size();
+            session.tokens.resize(std::max(before, static_cast<size_t>(session.kv.length())));
+            session.has_logits =
+                session.has_logits && session.pending() == 0 && session.tokens.size() == before + in.tokens.size();
+        }
+    };
+
+    try {
+        for (uint64_t done = 0; done < total;) {
+            s.pass_inputs.clear();
+            s.pass_index.clear();
+            int room = chunk;
+            const std::atomic<bool>* cancel = nullptr;
+            for (size_t i = 0; i < params.inputs.size() && room > 0; ++i) {
+                const StepInput& in = params.inputs[i];
+                Session::State& session = *in.session->state_;
+                if (session.cancelled.load()) throw Error(ErrorCode::kCancelled, "the session was cancelled");
+                if (session.pending() == 0) continue;
+                const int count = static_cast<int>(std::min<uint64_t>(session.pending(), static_cast<uint64_t>(room)));
+                const auto first = static_cast<size_t>(session.kv.length());
+                const int64_t new_from = static_cast<int64_t>(session.tokens.size() - in.tokens.size());
+                const bool last = first + static_cast<size_t>(count) == session.tokens.size();
+                model::SequenceInput input;
+                input.kv = &session.kv;
+                input.tokens = std::span(session.tokens).subspan(first, static_cast<size_t>(count));
+                input.logits_from = count;
+                if (in.logits == LogitsWanted::kAll) {
+                    input.logits_from =
+                        static_cast<int>(std::clamp<int64_t>(new_from - static_cast<int64_t>(first), 0, count));
+                }
+                if (in.logits != LogitsWanted::kNone && last)
+                    input.logits_from = std::min(input.logits_from, count - 1);
+                if (in.experts != nullptr && static_cast<int64_t>(first) >= new_from) {
+                    input.experts =
+                        in.experts + (static_cast<int64_t>(first) - new_from) * s.config.layers * s.config.experts_used;
+                }
+                session.kv.reserve(count);
+                s.pass_inputs.push_back(input);
+                s.pass_index.push_back(static_cast<int>(i));
+                cancel = &session.cancelled;
+                room -= count;
+            }
+            s.forward->run(s.pass_inputs, sink, *cancel);
+            for (model::SequenceInput& input : s.pass_inputs) {
+                input.kv->commit(static_cast<int>(input.tokens.size()));
+                done += input.tokens.size();
+            }
+            if (params.on_progress && !params.on_progress(done, total)) {
+                throw Error(ErrorCode::kCancelled, "the step was cancelled");
+            }
+        }
+    } catch (...) {
+        abandon();
+        throw;
+    }
+}
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Session::~Session() {
+    Engine::State& engine = *state_->engine->state_;
+    const std::lock_guard lock(engine.mutex);
+    state_->kv.clear();
+    --engine.sessions;
+}
+
+std::unique_ptr<Session> Session::fork() const {
+    auto copy = state_->engine->create_session();
+    const std::lock_guard lock(state_->engine->state_->mutex);
+    copy->state_->kv.share(state_->kv);
+    copy->state_->tokens.assign(state_->tokens.begin(), state_->tokens.end());
+    copy->state_->logits = state_->logits;
+    copy->state_->has_logits = state_->has_logits;
+    return copy;
+}
+
+std::span<const int32_t> Session::tokens() const { return state_->tokens; }
+
+uint64_t Session::truncate(uint64_t length) {
+    const std::lock_guard lock(state_->engine->state_->mutex);
+    if (length > state_->tokens.size()) {
+        throw Error(ErrorCode::kInvalidArgument, "truncate: the session holds " +
+                                                     std::to_string(state_->tokens.size()) + " tokens, found " +
+                                                     std::to_string(length));
+    }
+    if (length == state_->tokens.size()) return state_->pending();
+    if (length < static_cast<uint64_t>(state_->kv.length())) state_->kv.truncate(static_cast<int64_t>(length));
+    state_->tokens.resize(length);
+    state_->has_logits = false;
+    return state_->pending();
+}
+
+std::span<const float> Session::logits() const {
+    if (!state_->has_logits) {
+        throw Error(ErrorCode::kInvalidArgument, "the session has no logits: its last step asked for none");
+    }
+    return state_->logits;
+}
+
+bool Session::has_logits() const { return state_->has_logits; }
+
+void Session::append_pending(int32_t token) {
+    state_->tokens.push_back(token);
+    state_->has_logits = false;
+}
+
+void Session::cancel() { state_->cancelled.store(true); }
+void Session::resume() { state_->cancelled.store(false); }
+bool Session::cancelled() const { return state_->cancelled.load(); }
+Engine& Session::engine() const { return *state_->engine; }
+
+}  // namespace samara
