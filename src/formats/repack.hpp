@@ -2,6 +2,7 @@
 // From a checkpoint's tensors to the layouts the kernels multiply (src/kernels/matrix.hpp). The loader and `samara
 // pack` share these functions, so that a plain file and its packed form give the same bits by construction.
 
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -41,7 +42,9 @@ kernels::Matrix choose_layout(const Slice& slice, Role role, Ternarise ternarise
 
 /// The one layout that holds every slice: the experts of a layer share it. The slices are non-empty, of one tensor and
 /// of one size.
-kernels::Matrix choose_layout(std::span<const Slice> slices, Role role, Ternarise ternarise = Ternarise::kLossless);
+/// `after_slice` is called when a slice has been read (to count progress, drop its pages, or cancel by throwing).
+kernels::Matrix choose_layout(std::span<const Slice> slices, Role role, Ternarise ternarise = Ternarise::kLossless,
+                              const std::function<void(const Slice&)>& after_slice = {});
 
 struct RepackReport {
     uint64_t code3 = 0;        // ternary codes outside {0,1,2}: a damaged file; kept as they are
