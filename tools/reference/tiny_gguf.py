@@ -48,10 +48,10 @@ class Shape:
     down_gain: float = 0.12
 
 
-def write_tiny(path, architecture="maple", shape=None, type_name="TQ2_0", embedding_type="F16", seed=0, outliers=0.0,
-               tied=False, fused=False, ternary=None):
-    """Writes the model. `outliers` > 0 multiplies four channels of every block's norms by it. `ternary` (the default
-    for maple) draws {-a, 0, a} rows whatever the stored type, so that types hold the same weights."""
+def write_tiny(path, architecture="maple", shape=None, type_name="TQ2_0", embedding_type="F16", seed=0,
+               outlier_factor=0.0, tied=False, fused=False, ternary=None):
+    """Writes the model. `outlier_factor` > 0 multiplies four channels of every block's norms by it. `ternary` (the
+    default for maple) draws {-a, 0, a} rows whatever the stored type, so that types hold the same weights."""
     s = shape or Shape()
     ternary = architecture == "maple" if ternary is None else ternary
     if type_name in TERNARY and not ternary:
@@ -67,8 +67,8 @@ def write_tiny(path, architecture="maple", shape=None, type_name="TQ2_0", embedd
 
     def norm(name, size, scale=1.0):
         weight = scale * rng.uniform(0.75, 1.25, size)
-        if outliers and name.endswith(("attn_norm", "ffn_norm")):
-            weight[rng.choice(size, 4, replace=False)] *= outliers
+        if outlier_factor and name.endswith(("attn_norm", "ffn_norm")):
+            weight[rng.choice(size, 4, replace=False)] *= outlier_factor
         _add(writer, name, _bf16(weight), "F32")
 
     _add(writer, "token_embd", rng.standard_normal((s.vocabulary, s.hidden)), embedding_type)
@@ -199,7 +199,8 @@ def main():
     parser.add_argument("--type", default="TQ2_0", help="of the projections: F32 F16 BF16 Q8_0 Q4_1 ... TQ1_0 TQ2_0")
     parser.add_argument("--embedding-type", default="F16")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--outliers", type=float, default=0.0, help="factor on four channels of every block's norms")
+    parser.add_argument("--outlier-factor", type=float, default=0.0,
+                        help="factor on four channels of every block's norms")
     parser.add_argument("--tied", action="store_true", help="no head of its own")
     parser.add_argument("--fused", action="store_true", help="attn_qkv and ffn_gate_up_exps in one tensor each")
     parser.add_argument("--ternary", action="store_true", default=None, help="ternary weights for llama too")
@@ -208,7 +209,7 @@ def main():
     options = parser.parse_args()
     shape = Shape(**{field: getattr(options, field) for field in vars(Shape())})
     write_tiny(options.out, options.architecture, shape, options.type, options.embedding_type, options.seed,
-               options.outliers, options.tied, options.fused, options.ternary)
+               options.outlier_factor, options.tied, options.fused, options.ternary)
 
 
 if __name__ == "__main__":
