@@ -73,10 +73,10 @@ uint64_t Metadata::get_uint(std::string_view key, uint64_t low, uint64_t high) c
         },
         value);
     if (!found || *found < low || *found > high) {
-        const std::string range = high == UINT64_MAX
-                                      ? "of at least " + std::to_string(low)
-                                      : "between " + std::to_string(low) + " and " + std::to_string(high);
-        wrong(file_, key, "an integer " + range, value);
+        std::string expected = "an integer between " + std::to_string(low) + " and " + std::to_string(high);
+        if (high == UINT64_MAX) expected = "an integer of at least " + std::to_string(low);
+        if (low == high) expected = "the integer " + std::to_string(low);
+        wrong(file_, key, expected, value);
     }
     return *found;
 }

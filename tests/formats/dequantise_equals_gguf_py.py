@@ -4,7 +4,7 @@
 usage: dequantise_equals_gguf_py.py FORMATS_OPEN [MODEL.gguf ...]
 
 FORMATS_OPEN is the test program of that name. Blocks are random bytes, with scales that include zeros of both signs,
-subnormals, the largest finite values and infinities. Needs numpy and gguf (PyPI). A NaN only has to meet a NaN.
+subnormals, the largest finite values and infinities. Needs numpy and gguf (PyPI); exits with 77 without. A NaN only has to meet a NaN.
 """
 
 import subprocess
@@ -12,9 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, GGUFReader, GGUFWriter
-from gguf.quants import dequantize
+try:
+    import numpy as np
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as T, GGUFReader, GGUFWriter
+    from gguf.quants import dequantize
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
 
 # Where a block keeps its F16 scales.
 SCALE_OFFSETS = {
