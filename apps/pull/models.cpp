@@ -110,7 +110,7 @@ std::vector<KnownModel> known_models(const std::vector<InstalledModel>& installe
                          fmt::format("samara pull {} --variant {}", kMapleName, variant.name),
                          find_maple(installed, variant.name)});
     }
-    known.push_back({"smollm2", "92 MiB", "./quickstart", find_smollm2(installed)});
+    known.push_back({"smollm2", "94 MiB", "./quickstart", find_smollm2(installed)});
     return known;
 }
 
@@ -213,16 +213,23 @@ fs::path resolve_model(std::string_view name) {
 int models_main(int argc, char** argv) {
     try {
         bool json = false;
-        CLI::App app("Lists the models that have a name and what is installed.");
+        std::string name;
+        CLI::App app("Lists the models that have a name and what is installed, or finds the file of one.");
         app.name("samara models");
         app.footer(
-            "Examples:\n  samara models\n  samara models --json\n\n"
+            "Examples:\n  samara models\n  samara models --json\n  samara models maple-preview    prints its file's "
+            "path\n\n"
             "The folder is ${SAMARA_CACHE:-~/.cache/samara}/models; any name shown works after -m.");
+        app.add_option("name", name, "print the path of this model's file");
         app.add_flag("--json", json, "one JSON object");
         try {
             app.parse(argc, argv);
         } catch (const CLI::ParseError& error) {
             return app.exit(error) == 0 ? 0 : 2;
+        }
+        if (!name.empty()) {
+            fmt::print("{}\n", resolve_model(name).string());
+            return 0;
         }
         const std::vector<InstalledModel> installed = installed_models();
         const std::vector<KnownModel> known = known_models(installed);

@@ -32,7 +32,8 @@ std::vector<InstalledModel> installed_models();
 /// model when it is known but not installed, and lists what is installed when it is not known.
 std::filesystem::path resolve_model(std::string_view name);
 
-/// `samara models [--json]`: known names and what is installed. Returns the exit code; never throws.
+/// `samara models [NAME] [--json]`: known names and what is installed, or the file of NAME. Returns the exit code;
+/// never throws.
 int models_main(int argc, char** argv);
 
 }  // namespace samara::pull
