@@ -53,14 +53,17 @@ std::optional<Slice> find_slice(const Checkpoint& checkpoint, const std::string&
         if (const Tensor* tensor = checkpoint.find(fused)) return qkv_slice(checkpoint, *tensor, part);
         return std::nullopt;
     }
-    for (const bool up : {false, true}) {
+    constexpr std::string_view kHalves[][3] = {{".ffn_gate_exps.", ".ffn_up_exps.", ".ffn_gate_up_exps."},
+                                               {".ffn_gate.", ".ffn_up.", ".ffn_gate_up."}};
+    for (const auto& [gate, up, both] : kHalves) {
         std::string fused = name;
-        if (!replace_part(fused, up ? ".ffn_up_exps." : ".ffn_gate_exps.", ".ffn_gate_up_exps.")) continue;
+        const bool is_up = replace_part(fused, up, both);
+        if (!is_up && !replace_part(fused, gate, both)) continue;
         const Tensor* tensor = checkpoint.find(fused);
         if (tensor == nullptr) return std::nullopt;
         const uint64_t rows = tensor->rows() / 2;
         if (rows == 0 || tensor->rows() % 2 != 0) bad_rows(checkpoint, *tensor, "an even number");
-        return Slice{.tensor = tensor, .expert = expert, .row_begin = up ? rows : 0, .rows = rows};
+        return Slice{.tensor = tensor, .expert = expert, .row_begin = is_up ? rows : 0, .rows = rows};
     }
     return std::nullopt;
 }
