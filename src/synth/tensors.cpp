@@ -14,55 +14,58 @@ namespace {
 
 using formats::TensorType;
 
-// Sizes that the signals are meant to have, tuned by measurement (tests/synth/signal.py prints them): each block adds
-// to the residual about what the embedding put there, queries pick out some keys rather than average all, the experts'
-// clamp at 7 is met now and then, and the router spreads its choices.
-constexpr float kAttentionGain = 1.6f;  // deviation of the attention output when one key is looked at alone
-constexpr float kExpertGain = 0.7f;     // deviation of the mixture's output
-constexpr float kGateDeviation = 2.2f;  // of gate and up, before the clamp
-constexpr float kQueryKeyNorm = 1.25f;  // centre of the query and key norms' weights: scores deviate by its square
+// Sizes that the signals are meant to have, tuned by measurement (tests/synth/measure_signal.py prints them): each
+// block adds to the residual about what the embedding put there, queries pick out some keys rather than average all,
+// the experts' clamp at 7 is met now and then, and the router spreads its choices.
+constexpr float kAttentionGain = 1.45f;  // deviation of the attention output when one key is looked at alone
+constexpr float kExpertGain = 0.85f;     // deviation of the mixture's output
+constexpr float kGateDeviation = 1.7f;  // of gate and up, before the clamp
+constexpr float kQueryKeyNorm = 1.1f;  // centre of the query and key norms' weights: scores deviate by its square
 constexpr float kRouterDeviation = 1.5f;
 constexpr float kLogitDeviation = 3.0f;
-constexpr float kNormSpread = 0.5f;
+constexpr float kNormSpread = 0.25f;
 constexpr float kScaleSpread = 0.25f;
 
 constexpr float kCodeDeviation = 0.81649658f;       // sqrt(2/3) of codes -1, 0, 1 in equal numbers
 constexpr float kMixtureDeviation = 0.4f;           // sqrt of the sum of squares of eight router weights, typically
-constexpr float kActivationOfClampedSwiglu = 3.0f;  // deviation of silu(gate)*up at kGateDeviation
+constexpr float kSwigluDeviation = 2.25f;  // deviation of silu(gate)*up at kGateDeviation
 
-// An outlier channel is 20 to 50 times larger in the residual; its norm weights are a quarter of the others', as
-// training makes them smaller too, so that outliers reach the projections about ten times larger than the rest and
-// neither part drowns the other.
+// An outlier channel is 20 to 50 times larger in the residual. Norm weights there are smaller than the others', as
+// training makes them, so that neither part drowns the other: outliers reach the projections about nine times larger
+// than the rest, and the head about three times (more, and few channels would decide all logits).
 constexpr float kOutlierLow = 20.0f;
 constexpr float kOutlierHigh = 50.0f;
 constexpr float kOutlierNorm = 0.25f;
+constexpr float kOutlierOutputNorm = 0.1f;
 
-struct Channels {
-    std::vector<float> residual;  // factor of each hidden channel's values; empty without outliers
-    std::vector<float> norm;      // factor of each channel's norm weights; empty without outliers
-};
-
-// Norm weights also make up for what outliers take from the others when the norm divides by their common size.
-Channels outlier_channels(uint32_t hidden, uint32_t outliers, uint64_t seed) {
+// The factor of each hidden channel's residual values; empty without outliers.
+std::vector<float> outlier_channels(uint32_t hidden, uint32_t outliers, uint64_t seed) {
     if (outliers == 0) return {};
-    Channels channels{std::vector<float>(hidden, 1.0f), std::vector<float>(hidden, 1.0f)};
+    std::vector<float> residual(hidden, 1.0f);
     Stream stream(seed, "outlier channels", 0);
     for (uint32_t chosen = 0; chosen < outliers;) {
         const uint64_t c = stream.below(hidden);
-        if (channels.residual[c] != 1.0f) continue;
-        channels.residual[c] = kOutlierLow + (kOutlierHigh - kOutlierLow) * stream.uniform();
-        channels.norm[c] = kOutlierNorm;
+        if (residual[c] != 1.0f) continue;
+        residual[c] = kOutlierLow + (kOutlierHigh - kOutlierLow) * stream.uniform();
         ++chosen;
     }
+    return residual;
+}
+
+// The factor of each channel's norm weight: `outlier` for outliers, and for all of them what keeps the normed vector
+// at deviation 1, since the norm divides the many small channels by a size that the few large ones make.
+std::vector<float> norm_factors(const std::vector<float>& residual, float outlier) {
+    std::vector<float> factors(residual.size(), 1.0f);
     float residual_square = 0, normed_square = 0;
-    for (uint32_t c = 0; c < hidden; ++c) {
-        const float normed = channels.residual[c] * channels.norm[c];
-        residual_square += channels.residual[c] * channels.residual[c];
+    for (size_t c = 0; c < residual.size(); ++c) {
+        if (residual[c] != 1.0f) factors[c] = outlier;
+        const float normed = residual[c] * factors[c];
+        residual_square += residual[c] * residual[c];
         normed_square += normed * normed;
     }
-    const float gain = std::sqrt(residual_square / normed_square);
-    for (float& factor : channels.norm) factor *= gain;
-    return channels;
+    const float gain = residual.empty() ? 1.0f : std::sqrt(residual_square / normed_square);
+    for (float& factor : factors) factor *= gain;
+    return factors;
 }
 
 float inverse_root(uint32_t n) { return 1.0f / std::sqrt(static_cast<float>(n)); }
@@ -101,25 +104,25 @@ StorageTypes storage_types(const Preset& preset, TensorType type) {
 // Collects the recipes of one model.
 class Builder {
   public:
-    Builder(const Preset& preset, StorageTypes types, Channels channels)
-        : p_(preset), types_(types), channels_(std::move(channels)) {}
+    Builder(const Preset& preset, StorageTypes types, std::vector<float> residual)
+        : p_(preset), types_(types), residual_(std::move(residual)) {}
 
     std::vector<TensorRecipe> build() {
         add({.name = "token_embd.weight",
              .type = types_.embedding,
              .shape = {p_.hidden, p_.vocabulary},
-             .column_factor = channels_.residual});
+             .column_factor = residual_});
         for (uint32_t layer = 0; layer < p_.layers; ++layer) {
             block_ = "blk." + std::to_string(layer) + ".";
             add_attention();
-            hidden_norm(block_ + "ffn_norm.weight");
+            hidden_norm(block_ + "ffn_norm.weight", kOutlierNorm);
             if (p_.dense()) {
                 add_feed_forward();
             } else {
                 add_experts();
             }
         }
-        hidden_norm("output_norm.weight");
+        hidden_norm("output_norm.weight", kOutlierOutputNorm);
         add({.name = "output.weight",
              .type = types_.head,
              .shape = {p_.hidden, p_.vocabulary},
@@ -130,12 +133,12 @@ class Builder {
   private:
     void add(TensorRecipe recipe) { recipes_.push_back(std::move(recipe)); }
 
-    void hidden_norm(const std::string& name) {
+    void hidden_norm(const std::string& name, float outlier) {
         add({.name = name,
              .shape = {p_.hidden},
              .draw = Draw::kUniform,
              .spread = kNormSpread,
-             .column_factor = channels_.norm});
+             .column_factor = norm_factors(residual_, outlier)});
     }
 
     // A projection whose outputs deviate by `deviation` when its inputs deviate by 1.
@@ -146,12 +149,12 @@ class Builder {
         recipe.draw = p_.dense() ? Draw::kBell : Draw::kTernary;
         recipe.scale = deviation * inverse_root(in) / (p_.dense() ? 1.0f : kCodeDeviation);
         recipe.spread = kScaleSpread;
-        if (to_residual) recipe.row_factor = channels_.residual;
+        if (to_residual) recipe.row_factor = residual_;
         add(std::move(recipe));
     }
 
     void add_attention() {
-        hidden_norm(block_ + "attn_norm.weight");
+        hidden_norm(block_ + "attn_norm.weight", kOutlierNorm);
         const uint32_t q_dim = p_.heads * p_.head_dim;
         const uint32_t kv_dim = p_.kv_heads * p_.head_dim;
         // Without query and key norms the projections themselves set how sharply attention looks.
@@ -159,7 +162,7 @@ class Builder {
         projection("attn_q.weight", p_.hidden, q_dim, query_key, false);
         projection("attn_k.weight", p_.hidden, kv_dim, query_key, false);
         projection("attn_v.weight", p_.hidden, kv_dim, 1.0f, false);
-        projection("attn_output.weight", q_dim, p_.hidden, kAttentionGain, true);
+        projection("attn_output.weight", q_dim, p_.hidden, kAttentionGain * inverse_root(p_.layers), true);
         if (p_.dense()) return;
         for (const char* name : {"attn_q_norm.weight", "attn_k_norm.weight"}) {
             add({.name = block_ + name,
@@ -181,7 +184,7 @@ class Builder {
              .shape = {p_.hidden, p_.experts},
              .scale = kRouterDeviation * inverse_root(p_.hidden),
              .round_to_bf16 = true});
-        const float down = kExpertGain / (kActivationOfClampedSwiglu * kMixtureDeviation);
+        const float down = kExpertGain * inverse_root(p_.layers) / (kSwigluDeviation * kMixtureDeviation);
         projection("ffn_gate_exps.weight", p_.hidden, p_.expert_ffn, kGateDeviation, false, p_.experts);
         projection("ffn_up_exps.weight", p_.hidden, p_.expert_ffn, kGateDeviation, false, p_.experts);
         projection("ffn_down_exps.weight", p_.expert_ffn, p_.hidden, down, true, p_.experts);
@@ -189,7 +192,7 @@ class Builder {
 
     const Preset& p_;
     StorageTypes types_;
-    Channels channels_;
+    std::vector<float> residual_;  // factor of each hidden channel; empty: 1
     std::string block_;
     std::vector<TensorRecipe> recipes_;
 };
