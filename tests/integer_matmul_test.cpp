@@ -18,24 +18,6 @@ namespace {
 
 using Matmul = decltype(&scalar::integer_matmul);
 
-struct IntegerSet {
-    const char* name;
-    Matmul matmul;
-    bool supported;
-};
-
-const IntegerSet kSets[] = {
-    {"avx2", avx2::integer_matmul,
-     __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
-#ifdef SAMARA_EMULATE_AVX512
-    {"avx512", avx512::integer_matmul, true},
-#else
-    {"avx512", avx512::integer_matmul,
-     __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")},
-#endif
-};
-
 struct Shape {
     Layout layout;
     int group;
@@ -187,15 +169,15 @@ void expect_equal_bits(const RandomMatrix& random_matrix, const RandomActivation
     const int groups = static_cast<int>(round_up(w.rows, 16) / 16);
     for (const Range range : {Range{0, groups}, Range{groups / 3, groups}}) {
         const auto expected = bits_of(scalar::integer_matmul, w, range, activations.view(), tokens, n);
-        for (const IntegerSet& set : kSets) {
-            if (!set.supported) continue;
-            const auto found = bits_of(set.matmul, w, range, activations.view(), tokens, n);
+        for (const Isa isa : supported_isas()) {
+            const auto found = bits_of(kernel_table(isa).matmul, w, range, activations.view(), tokens, n);
             for (size_t i = 0; i < expected.size(); ++i) {
                 ASSERT_EQ(found[i], expected[i])
-                    << set.name << " " << name_of(w.layout) << " rows " << w.rows << " cols " << w.cols << " group "
-                    << int{w.group} << " n " << n << " range " << range.begin << ".." << range.end << " token "
-                    << i / static_cast<size_t>(w.rows + 5) << " row " << i % static_cast<size_t>(w.rows + 5) << ": "
-                    << std::bit_cast<float>(found[i]) << " instead of " << std::bit_cast<float>(expected[i]);
+                    << isa_name(isa) << " " << name_of(w.layout) << " rows " << w.rows << " cols " << w.cols
+                    << " group " << int{w.group} << " n " << n << " range " << range.begin << ".." << range.end
+                    << " token " << i / static_cast<size_t>(w.rows + 5) << " row "
+                    << i % static_cast<size_t>(w.rows + 5) << ": " << std::bit_cast<float>(found[i]) << " instead of "
+                    << std::bit_cast<float>(expected[i]);
             }
         }
     }
