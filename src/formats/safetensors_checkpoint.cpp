@@ -152,7 +152,7 @@ std::vector<SafetensorsShard> SafetensorsCheckpoint::open_indexed(const fs::path
 }
 
 SafetensorsCheckpoint::SafetensorsCheckpoint(const fs::path& path) {
-    const bool is_file = is_file_at(path);
+    const bool is_file = !fs::is_directory(path);
     const fs::path folder = is_file ? path.parent_path() : path;
     const fs::path config = folder / "config.json";
     metadata_ = translate_maple_config(read_text(config, kLargestConfig), config.string(), path.string());

@@ -35,6 +35,13 @@ uint64_t dtype_bytes(std::string_view dtype) {
     return 0;
 }
 
+/// A tensor some of whose fields have been read.
+struct Pending {
+    SafetensorsEntry entry;
+    std::vector<uint64_t> offsets;
+    bool has_shape = false;
+};
+
 /// Builds the entries of one header from the walk over its JSON: {"name": {"dtype", "shape", "data_offsets"}, ...}.
 class HeaderReader {
   public:
@@ -44,12 +51,6 @@ class HeaderReader {
     std::vector<SafetensorsEntry> finish();
 
   private:
-    struct Pending {
-        SafetensorsEntry entry;
-        std::vector<uint64_t> offsets;
-        bool has_shape = false;
-    };
-
     [[noreturn]] void fail(const std::string& message, ErrorCode code = ErrorCode::kFormat) const {
         throw Error(code, file_ + ": " + message);
     }
