@@ -27,6 +27,7 @@ struct LoadOptions {
     int max_sessions = 4;
     int max_step_tokens = 512;
     int rewind_span = 1024;
+    bool metadata_only = false;  // headers and metadata, no weights: such an engine makes no sessions
     std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
 };
 
@@ -64,8 +65,13 @@ struct StepParams {
 };
 
 namespace formats {
+class Checkpoint;
 class Metadata;
-}
+}  // namespace formats
+namespace kernels {
+enum class Isa;
+struct KernelTable;
+}  // namespace kernels
 
 class Engine {
   public:
@@ -85,6 +91,9 @@ class Engine {
     friend class Session;
     struct State;
     explicit Engine(std::unique_ptr<State> state);
+    static void describe(State& s, kernels::Isa isa);
+    static void load_weights(State& s, std::unique_ptr<formats::Checkpoint> checkpoint,
+                             const kernels::KernelTable& table);
     std::unique_ptr<State> state_;
 };
 

@@ -72,6 +72,7 @@ typedef struct samara_load_params {
     uint32_t max_sessions;   /* sessions alive at a time, forks included; 0: 4 */
     uint32_t max_step_tokens; /* tokens of one step at most (a prompt is cut into such chunks); 0: 512 */
     uint32_t rewind_span;    /* positions before the window kept for steps back; 0: 1024 */
+    int metadata_only;       /* nonzero: read headers and metadata, no weights; such an engine makes no sessions */
     samara_progress_fn progress;
     void *user;
 } samara_load_params;

@@ -104,6 +104,7 @@ samara::LoadOptions load_options(const samara_load_params* given) {
     o.max_sessions = narrow(p.max_sessions, o.max_sessions, "max_sessions");
     o.max_step_tokens = narrow(p.max_step_tokens, o.max_step_tokens, "max_step_tokens");
     o.rewind_span = narrow(p.rewind_span, o.rewind_span, "rewind_span");
+    o.metadata_only = p.metadata_only != 0;
     if (p.progress != nullptr) {
         o.progress = [fn = p.progress, user = p.user](uint64_t done, uint64_t total) {
             return fn(done, total, user) != 0;

@@ -82,6 +82,7 @@ struct Engine::State {
     LoadOptions options;
     model::ModelConfig config;
     std::unique_ptr<platform::ThreadPool> pool;
+    std::unique_ptr<formats::Checkpoint> headers;  // of an engine without weights
     model::Weights weights;
     std::unique_ptr<memory::KvPool> kv;
     std::unique_ptr<model::Forward> forward;
@@ -116,9 +117,50 @@ MemoryPlan Engine::plan(const LoadOptions& options) {
     return plan_for(*checkpoint, config, resolve(options, config));
 }
 
+// What a config alone tells.
+void Engine::describe(State& s, kernels::Isa isa) {
+    const model::ModelConfig& c = s.config;
+    ModelInfo& i = s.info;
+    i.architecture = c.architecture;
+    i.name = c.name;
+    i.isa = kernels::isa_name(isa);
+    i.threads = s.options.threads;
+    i.layers = c.layers;
+    i.hidden = c.hidden;
+    i.vocab = c.vocab;
+    i.experts = c.experts;
+    i.experts_used = c.experts_used;
+    i.sliding_window = c.window;
+    i.context_tokens = s.options.context_tokens;
+    i.trained_context = static_cast<uint64_t>(c.context);
+    i.parameters = c.parameters();
+    i.parameters_per_token = c.parameters_per_token();
+}
+
+void Engine::load_weights(State& s, std::unique_ptr<formats::Checkpoint> checkpoint,
+                          const kernels::KernelTable& table) {
+    const LoadOptions& o = s.options;
+    MemoryPlan plan = plan_for(*checkpoint, s.config, o);
+    check_budget(plan, o);
+    s.pool = std::make_unique<platform::ThreadPool>(o.threads);
+    const uint64_t budget =
+        o.memory_budget == 0 ? 0 : o.memory_budget - plan.kv_cache - plan.scratch - plan.weights_mapped;
+    s.weights = model::Weights::load(std::move(checkpoint), s.config, *s.pool, budget, o.progress);
+    s.kv = std::make_unique<memory::KvPool>(kv_shape(s.config, o), o.max_sessions);
+    s.forward = std::make_unique<model::Forward>(s.config, s.weights, table, *s.pool, o.max_step_tokens);
+
+    const model::BytesPerToken bytes = s.weights.bytes_per_token(s.config);
+    plan.weights_owned = s.weights.owned_bytes();
+    s.info.memory = plan;
+    s.info.bytes_attention = bytes.attention;
+    s.info.bytes_experts = bytes.experts;
+    s.info.bytes_router = bytes.router;
+    s.info.bytes_head = bytes.head;
+}
+
 std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
     const kernels::Isa isa = kernels::parse_isa(options.isa);
-    const kernels::KernelTable& table = kernels::kernel_table(isa);
+    kernels::kernel_table(isa);  // refuses a set this CPU lacks before anything is read
     auto checkpoint = formats::Checkpoint::open(source_of(options));
     auto s = std::make_unique<State>();
     s->config = model::read_config(*checkpoint);
@@ -130,50 +172,27 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
         checkpoint->find("token_embd.weight") == nullptr
             ? 0
             : checkpoint->get("token_embd.weight").data.size() / static_cast<uint64_t>(s->config.vocab);
-    const MemoryPlan plan = plan_for(*checkpoint, s->config, s->options);
-    check_budget(plan, s->options);
-
-    s->pool = std::make_unique<platform::ThreadPool>(s->options.threads);
-    const uint64_t budget =
-        options.memory_budget == 0 ? 0 : options.memory_budget - plan.kv_cache - plan.scratch - plan.weights_mapped;
-    s->weights = model::Weights::load(std::move(checkpoint), s->config, *s->pool, budget, options.progress);
-    s->kv = std::make_unique<memory::KvPool>(kv_shape(s->config, s->options), s->options.max_sessions);
-    s->forward = std::make_unique<model::Forward>(s->config, s->weights, table, *s->pool, s->options.max_step_tokens);
-
-    const model::ModelConfig& c = s->config;
-    const model::BytesPerToken bytes = s->weights.bytes_per_token(c);
-    ModelInfo& i = s->info;
-    i.architecture = c.architecture;
-    i.name = c.name;
-    i.isa = kernels::isa_name(isa);
-    i.threads = s->options.threads;
-    i.layers = c.layers;
-    i.hidden = c.hidden;
-    i.vocab = c.vocab;
-    i.experts = c.experts;
-    i.experts_used = c.experts_used;
-    i.sliding_window = c.window;
-    i.context_tokens = s->options.context_tokens;
-    i.trained_context = static_cast<uint64_t>(c.context);
-    i.parameters = c.parameters();
-    i.parameters_per_token = c.parameters_per_token();
-    i.memory = plan;
-    i.memory.weights_owned = s->weights.owned_bytes();
-    i.bytes_attention = bytes.attention;
-    i.bytes_experts = bytes.experts;
-    i.bytes_router = bytes.router;
-    i.bytes_head = bytes.head;
+    describe(*s, isa);
+    if (options.metadata_only) {
+        s->headers = std::move(checkpoint);
+    } else {
+        load_weights(*s, std::move(checkpoint), kernels::kernel_table(isa));
+    }
     return std::unique_ptr<Engine>(new Engine(std::move(s)));
 }
 
 const ModelInfo& Engine::info() const { return state_->info; }
-const formats::Metadata& Engine::metadata() const { return state_->weights.checkpoint().metadata(); }
+const formats::Metadata& Engine::metadata() const {
+    return (state_->headers ? *state_->headers : state_->weights.checkpoint()).metadata();
+}
 uint64_t Engine::kv_bytes(uint64_t position) const {
+    if (state_->headers) return 0;
     return state_->kv->shape().bytes_read_at(static_cast<int64_t>(position));
 }
 
 std::unique_ptr<Session> Engine::create_session() {
     State& s = *state_;
+    if (s.headers) throw Error(ErrorCode::kInvalidArgument, "the engine was loaded without weights (metadata_only)");
     const std::lock_guard lock(s.mutex);
     if (s.sessions >= s.options.max_sessions) {
         throw Error(ErrorCode::kMemory,

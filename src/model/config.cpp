@@ -60,7 +60,9 @@ std::vector<bool> read_pattern(const Metadata& m, const std::string& key, int la
 
 int read_vocab(const Checkpoint& c, const std::string& prefix) {
     const Metadata& m = c.metadata();
-    const uint64_t rows = c.get("token_embd.weight").rows();
+    // A packed file may hold the embedding as a matrix of its own layout; its vocabulary is then a key.
+    const formats::Tensor* embedding = c.find("token_embd.weight");
+    const uint64_t rows = embedding != nullptr ? embedding->rows() : m.get_uint(prefix + "vocab_size", 1, kMaxVocab);
     if (rows < 1 || rows > kMaxVocab) {
         throw Error(ErrorCode::kFormat, m.file() + ": token_embd.weight: expected 1 to " + std::to_string(kMaxVocab) +
                                             " rows, found " + std::to_string(rows));
@@ -83,7 +85,7 @@ void read_common(const Checkpoint& c, const std::string& p, ModelConfig& k) {
     k.kv_heads = read_int_or(m, p + "attention.head_count_kv", k.heads, 1, 1024);
     k.context = static_cast<int64_t>(m.get_uint(p + "context_length", 1, kMaxContext));
     k.vocab = read_vocab(c, p);
-    k.tied_head = c.find("output.weight") == nullptr;
+    k.tied_head = c.find("output.weight") == nullptr && c.find("samara.output.weight") == nullptr;
     const double eps = m.get_float(p + "attention.layer_norm_rms_epsilon");
     if (!(eps > 0 && eps < 1)) bad(m, p + "attention.layer_norm_rms_epsilon", "expected a value in (0, 1)");
     k.norm_epsilon = static_cast<float>(eps);

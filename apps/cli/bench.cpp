@@ -1,0 +1,203 @@
+// samara bench: speed beside its limit. Decode is bound by the bytes it reads, so bytes and bandwidth stand next to it.
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/bandwidth.hpp"
+#include "apps/cli/commands.hpp"
+#include "apps/cli/console.hpp"
+#include "apps/pull/models.hpp"
+#include "src/platform/error.hpp"
+
+namespace samara::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+    LoadFlags load;
+    uint32_t prompt_tokens = 512;
+    uint32_t gen_tokens = 64;
+    uint32_t rounds = 1;
+    bool json = false;
+};
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](timeval t) {
+        return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+uint64_t peak_rss_bytes() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+// Any ids do: the work of a token does not depend on its text, and the experts of random ids spread over all of them.
+std::vector<int32_t> prompt(uint32_t count, uint32_t vocab) {
+    std::vector<int32_t> tokens(count);
+    uint64_t state = 20260801;
+    for (int32_t& t : tokens) {
+        state = state * 6364136223846793005U + 1442695040888963407U;
+        t = static_cast<int32_t>((state >> 33) % vocab);
+    }
+    return tokens;
+}
+
+struct Round {
+    double prefill_seconds = 0, decode_seconds = 0, decode_cpu_seconds = 0;
+};
+
+Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
+    const SessionHandle session = create_session(engine);
+    const InterruptGuard guard(session.get());
+    const std::vector<int32_t> tokens = prompt(o.prompt_tokens, vocab);
+    samara_sampling greedy{};
+    greedy.struct_size = sizeof greedy;
+    samara_sampler* sampler = nullptr;
+    check(samara_sampler_create(&greedy, &sampler));
+    const SamplerHandle owner(sampler);
+
+    Round r;
+    auto start = Clock::now();
+    prefill(engine, session.get(), tokens, false);
+    r.prefill_seconds = seconds_since(start);
+    const double cpu = cpu_seconds();
+    start = Clock::now();
+    samara_generate_params p{};
+    p.struct_size = sizeof p;
+    p.sampler = sampler;
+    p.max_tokens = o.gen_tokens;
+    samara_generate_result result{};
+    result.struct_size = sizeof result;
+    if (o.gen_tokens > 0) check(samara_generate(session.get(), &p, &result));
+    if (interrupted()) throw Error(ErrorCode::kCancelled, "bench was stopped");
+    r.decode_seconds = seconds_since(start);
+    r.decode_cpu_seconds = cpu_seconds() - cpu;
+    return r;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+void print_table(const nlohmann::json& r) {
+    const auto& bytes = r["bytes_per_token"];
+    std::string parts;
+    for (const auto& [name, value] : bytes.items()) {
+        if (name != "total") parts += fmt::format("  {} {:.1f} MB", name, value.get<double>() / 1e6);
+    }
+    print(fmt::format("{} ({}, {} threads, {})\n", r["model"].get<std::string>(), r["cpu"].get<std::string>(),
+                      r["threads"].get<int>(), r["isa"].get<std::string>()));
+    print(fmt::format("load {:.0f} ms, first token {:.0f} ms after start, peak memory {}\n", r["load_ms"].get<double>(),
+                      r["ttft_ms"].get<double>(), format_bytes(r["peak_rss_bytes"].get<double>())));
+    print(fmt::format("prefill {:8.2f} tokens/s ({} tokens)\n", r["prefill_tps"].get<double>(),
+                      r["prompt_tokens"].get<int>()));
+    print(fmt::format("decode  {:8.2f} tokens/s ({} tokens), {:.3f} CPU seconds a token\n",
+                      r["decode_tps"].get<double>(), r["gen_tokens"].get<int>(),
+                      r["cpu_seconds_per_token"].get<double>()));
+    print(fmt::format("reads {:.1f} MB a token:{}\n", bytes["total"].get<double>() / 1e6, parts));
+    print(fmt::format("memory {:.2f} GB/s; decode uses {:.0f} % of it\n", r["bandwidth_gbps"].get<double>(),
+                      r["roofline_fraction"].get<double>() * 100));
+}
+
+void run(Options o) {
+    const auto start = Clock::now();
+    o.load.context = std::max<uint64_t>(o.load.context, uint64_t{o.prompt_tokens} + o.gen_tokens);
+    const std::string path = pull::resolve_model(o.load.model);
+    const EngineHandle engine = load_engine(o.load);
+    const double load_seconds = seconds_since(start);
+    const samara_model_info info = model_info(engine.get());
+
+    // The first round warms pages and caches, and is where a user's first token comes from.
+    std::vector<double> prefill_seconds, decode_seconds, decode_cpu;
+    double first_token_seconds = 0;
+    for (uint32_t r = 0; r <= o.rounds; ++r) {
+        const auto begin = Clock::now();
+        const Round round = measure(engine.get(), o, info.vocab);
+        if (r == 0) {
+            first_token_seconds = std::chrono::duration<double>(begin - start).count() + round.prefill_seconds;
+            continue;
+        }
+        prefill_seconds.push_back(round.prefill_seconds);
+        decode_seconds.push_back(round.decode_seconds);
+        decode_cpu.push_back(round.decode_cpu_seconds);
+    }
+    const uint64_t peak = peak_rss_bytes();  // before the bandwidth measurement takes memory of its own
+    const double bandwidth = measure_bandwidth(path, info.memory.weights_owned == 0, static_cast<int>(info.threads), 3);
+
+    const uint64_t kv = samara_kv_bytes(engine.get(), o.prompt_tokens + o.gen_tokens / 2);
+    const uint64_t total =
+        info.bytes_attention + info.bytes_experts + info.bytes_router + info.bytes_head + info.bytes_embedding + kv;
+    const double decode_tps = o.gen_tokens / median(decode_seconds);
+    const nlohmann::json result{
+        {"model", o.load.model},
+        {"cpu", samara_cpu_name()},
+        {"isa", info.isa},
+        {"threads", info.threads},
+        {"prompt_tokens", o.prompt_tokens},
+        {"gen_tokens", o.gen_tokens},
+        {"rounds", o.rounds},
+        {"prefill_tps", o.prompt_tokens / median(prefill_seconds)},
+        {"decode_tps", decode_tps},
+        {"ttft_ms", first_token_seconds * 1e3},
+        {"load_ms", load_seconds * 1e3},
+        {"peak_rss_bytes", peak},
+        {"planned_bytes", info.memory.total},
+        {"file_bytes", info.file_bytes},
+        {"kv_cache_bytes", info.memory.kv_cache},
+        {"bytes_per_token",
+         {{"attention", info.bytes_attention},
+          {info.experts > 0 ? "experts" : "feed_forward", info.bytes_experts},
+          {"router", info.bytes_router},
+          {"head", info.bytes_head},
+          {"embedding", info.bytes_embedding},
+          {"kv", kv},
+          {"total", total}}},
+        {"bandwidth_gbps", bandwidth / 1e9},
+        {"cpu_seconds_per_token", o.gen_tokens == 0 ? 0.0 : median(decode_cpu) / o.gen_tokens},
+        {"roofline_fraction", static_cast<double>(total) * decode_tps / bandwidth},
+    };
+    if (o.json) {
+        print(result.dump(2) + "\n");
+    } else {
+        print_table(result);
+    }
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+    auto* command = app.add_subcommand("bench", "Measure prompt and decode speed beside the memory's bandwidth");
+    auto o = std::make_shared<Options>();
+    add_load_flags(*command, o->load);
+    command->add_option("--prompt-tokens", o->prompt_tokens, "Tokens of the prompt")
+        ->check(CLI::Range(1U, 1U << 20))
+        ->capture_default_str();
+    command->add_option("--gen-tokens", o->gen_tokens, "Tokens to generate")
+        ->check(CLI::Range(1U, 1U << 20))
+        ->capture_default_str();
+    command->add_option("--rounds", o->rounds, "Measured rounds after one that warms up; medians are printed")
+        ->check(CLI::Range(1U, 1000U))
+        ->capture_default_str();
+    command->add_flag("--json", o->json, "Print the result as one JSON object");
+    command->footer(
+        "Examples:\n"
+        "  samara bench -m M --prompt-tokens 512 --gen-tokens 64 --threads 2\n"
+        "  samara bench -m M --isa avx2 --rounds 5 --json");
+    command->callback([o] { run(*o); });
+}
+
+}  // namespace samara::cli

@@ -1,0 +1,55 @@
+#pragma once
+// The C interface with ownership: handles that free themselves and failures as samara::Error.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "samara/samara.h"
+
+namespace samara::cli {
+
+/// Throws samara::Error with the thread's last message unless `status` is SAMARA_OK.
+void check(samara_status status);
+
+template <auto Free>
+struct Freed {
+    template <class T>
+    void operator()(T* p) const {
+        Free(p);
+    }
+};
+using EngineHandle = std::unique_ptr<samara_engine, Freed<samara_free>>;
+using SessionHandle = std::unique_ptr<samara_session, Freed<samara_session_free>>;
+using SamplerHandle = std::unique_ptr<samara_sampler, Freed<samara_sampler_free>>;
+
+/// Flags that every command which loads a model shares.
+struct LoadFlags {
+    std::string model;
+    std::string isa = "auto";
+    uint32_t threads = 0;
+    uint64_t context = 0;       // positions; 0: default
+    std::string memory_budget;  // "3GiB", "" for none
+    uint32_t max_step_tokens = 0;
+    uint32_t max_sessions = 1;
+    bool metadata_only = false;
+};
+
+/// "3GiB", "700M", "1234" -> bytes. Throws Error(kInvalidArgument) naming `flag`.
+uint64_t parse_bytes(const std::string& text, const char* flag);
+/// 1536 -> "1.5 KiB".
+std::string format_bytes(double bytes);
+
+/// Loads with a progress bar where that takes longer than a moment.
+EngineHandle load_engine(const LoadFlags& flags);
+samara_memory_plan plan_engine(const LoadFlags& flags);
+samara_model_info model_info(const samara_engine* engine);
+SessionHandle create_session(samara_engine* engine);
+
+/// Adds tokens, with a progress bar for long prompts. `chunk` 0: the engine's own.
+void prefill(samara_engine* engine, samara_session* session, std::span<const int32_t> tokens, bool show_progress,
+             samara_logits_wanted logits = SAMARA_LOGITS_LAST);
+
+}  // namespace samara::cli

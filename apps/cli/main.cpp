@@ -1,0 +1,75 @@
+// samara: the command line. Exit codes: 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 130 stopped
+// by Ctrl-C.
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "apps/cli/commands.hpp"
+#include "apps/cli/console.hpp"
+#include "apps/pull/models.hpp"
+#include "apps/pull/pull.hpp"
+#include "src/platform/error.hpp"
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+constexpr int kInterrupted = 130;
+
+int run_program(int argc, char** argv) {
+    CLI::App app("Samara runs ternary mixture-of-experts language models exactly, fast and in bounded memory.",
+                 "samara");
+    app.set_version_flag("--version", std::string("samara ") + samara_version() + ", numerics " +
+                                          std::to_string(samara_numerics_version()));
+    app.require_subcommand(1);
+    app.footer(
+        "Examples:\n"
+        "  samara run -m smollm2 -p \"Why is the sky blue?\"\n"
+        "  samara chat -m maple-preview\n"
+        "  samara bench -m model.gguf --json\n"
+        "Every command has --help with examples.");
+    samara::cli::add_run(app);
+    samara::cli::add_chat(app);
+    samara::cli::add_bench(app);
+    samara::cli::add_logits(app);
+    samara::cli::add_perplexity(app);
+    samara::cli::add_tokenize(app);
+    samara::cli::add_inspect(app);
+    samara::cli::add_pack(app);
+    samara::cli::add_synth(app);
+    app.add_subcommand("pull", "Download a published model (samara pull --help)");
+    app.add_subcommand("models", "List known and installed models (samara models --help)");
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError& e) {
+        return app.exit(e) == 0 ? 0 : kUsage;
+    }
+    return samara::cli::interrupted() ? kInterrupted : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::signal(SIGPIPE, SIG_IGN);
+    // The downloader parses its own flags.
+    if (argc > 1 && std::strcmp(argv[1], "pull") == 0) return samara::pull::pull_main(argc - 1, argv + 1);
+    if (argc > 1 && std::strcmp(argv[1], "models") == 0) return samara::pull::models_main(argc - 1, argv + 1);
+    try {
+        return run_program(argc, argv);
+    } catch (const samara::Error& e) {
+        if (e.code() == samara::ErrorCode::kCancelled) {
+            fmt::print(stderr, "samara: stopped\n");
+            return kInterrupted;
+        }
+        fmt::print(stderr, "samara: {}\n", e.what());
+        return e.code() == samara::ErrorCode::kInvalidArgument ? kUsage : kFailed;
+    } catch (const std::bad_alloc&) {
+        fmt::print(stderr, "samara: the system has no more memory\n");
+        return kFailed;
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "samara: {}\n", e.what());
+        return kFailed;
+    }
+}

@@ -1,0 +1,76 @@
+// samara pack: any model file into the packed file, which loads at once and in place.
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/commands.hpp"
+#include "apps/cli/console.hpp"
+#include "apps/pull/models.hpp"
+#include "src/formats/packed.hpp"
+#include "src/model/config.hpp"
+
+namespace samara::cli {
+namespace {
+
+struct Options {
+    std::string model, out;
+    bool ternarise = false, json = false;
+};
+
+void run(const Options& o) {
+    const InterruptGuard guard;
+    const auto start = std::chrono::steady_clock::now();
+    const auto checkpoint = formats::Checkpoint::open({pull::resolve_model(o.model).string()});
+    model::read_config(*checkpoint);  // refuse what the engine could not load before anything is written
+    ProgressBar bar("packing", ProgressBar::Unit::kBytes);
+    const formats::PackReport report =
+        formats::pack(*checkpoint, o.out, o.ternarise ? formats::Ternarise::kForce : formats::Ternarise::kLossless,
+                      [&](uint64_t done, uint64_t total) {
+                          bar.update(done, total);
+                          return !interrupted();
+                      });
+    bar.clear();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (o.json) {
+        print(nlohmann::json{{"path", o.out},
+                             {"input_bytes", report.input_bytes},
+                             {"output_bytes", report.output_bytes},
+                             {"ternary_matrices", report.ternary_matrices},
+                             {"other_matrices", report.other_matrices},
+                             {"invalid_codes", report.code3},
+                             {"ternarised_nrmse", report.ternary_nrmse},
+                             {"seconds", seconds}}
+                  .dump() +
+              "\n");
+        return;
+    }
+    print(fmt::format("{}: {} from {}, {} ternary matrices, {} others, in {:.1f} s\n", o.out,
+                      format_bytes(static_cast<double>(report.output_bytes)),
+                      format_bytes(static_cast<double>(report.input_bytes)), report.ternary_matrices,
+                      report.other_matrices, seconds));
+    if (o.ternarise)
+        print(fmt::format("ternarised by force: error {:.4f} of the weights' rms\n", report.ternary_nrmse));
+    if (report.code3 > 0)
+        fmt::print(stderr, "samara: {}: {} ternary codes are invalid: the source is damaged\n", o.model, report.code3);
+}
+
+}  // namespace
+
+void add_pack(CLI::App& app) {
+    auto* command = app.add_subcommand("pack", "Convert a model into the packed file");
+    auto o = std::make_shared<Options>();
+    command->add_option("-m,--model", o->model, "GGUF file, .safetensors file or folder")->required();
+    command->add_option("-o,--out", o->out, "Packed file to write")->required();
+    command->add_flag("--ternarise", o->ternarise,
+                      "Round projections that are not ternary to ternary; the error is reported");
+    command->add_flag("--json", o->json, "Print the result as one JSON object");
+    command->footer(
+        "Examples:\n"
+        "  samara pack -m maple.gguf -o maple.samara.gguf\n"
+        "  samara pack -m Maple-Preview-BF16/ -o maple.samara.gguf");
+    command->callback([o] { run(*o); });
+}
+
+}  // namespace samara::cli
