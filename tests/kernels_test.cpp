@@ -478,7 +478,7 @@ void expect_same(const Attention& expected, const Attention& found, const std::s
 TEST(Attention, EverySetFollowsTheFormulasAndIgnoresWhatLiesOutsideTheKeys) {
     Random random(8);
     for (const Isa isa : supported_isas()) {
-        for (const int head_dim : {16, 48, 64, 80, 128, 256, kMaxHeadDim}) {
+        for (const int head_dim : {16, 48, 64, 80, 128, 256, 512}) {
             for (const int heads : {1, 2, 3, 4, 5, 7, 16, 17}) {
                 for (const auto& [begin, end] :
                      {std::pair{0, 64}, {0, 1}, {63, 64}, {5, 6}, {0, 17}, {15, 33}, {16, 32}, {31, 64}}) {

@@ -1,7 +1,7 @@
 #pragma once
 // Attention of the query heads that share one KV head, over one block of 64 keys. Written once over the 16-lane
-// interface. Keys become float32 once for all heads; scores are register tiles of heads x keys, each score 16 partial
-// sums and one tree; values are register tiles of heads x 16 outputs, keys in ascending order.
+// interface. Scores are register tiles of heads x keys, each score 16 partial sums and one tree; values are register
+// tiles of heads x 16 outputs, keys in ascending order.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ constexpr int kHeadsAtOnce = 16;  // query heads that share one pass over the ke
 
 /// Partial sums of kHeads x kKeys scores. `sums` is (heads, 16 keys).
 template <class V, int kHeads, int kKeys>
-inline void score_tile(const float* q, const float* keys, int head_dim, typename V::F* sums) {
+inline void score_tile(const float* q, const int16_t* keys, int head_dim, typename V::F* sums) {
     typename V::F acc[kHeads][kKeys];
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h)
@@ -28,7 +28,7 @@ inline void score_tile(const float* q, const float* keys, int head_dim, typename
     for (int d = 0; d < head_dim; d += 16) {
         typename V::F k[kKeys];
 #pragma GCC unroll 16
-        for (int j = 0; j < kKeys; ++j) k[j] = V::load(keys + j * head_dim + d);
+        for (int j = 0; j < kKeys; ++j) k[j] = V::load_i16(keys + j * head_dim + d);
 #pragma GCC unroll 16
         for (int h = 0; h < kHeads; ++h) {
             const auto qh = V::load(q + h * head_dim + d);
@@ -44,7 +44,7 @@ inline void score_tile(const float* q, const float* keys, int head_dim, typename
 
 /// Scores of kHeads heads against 16 keys, not yet scaled by the key. scores is (heads, 64).
 template <class V, int kHeads>
-inline void score_heads(const float* q, const float* keys, int head_dim, typename V::F key_scale, float* scores) {
+inline void score_heads(const float* q, const int16_t* keys, int head_dim, typename V::F key_scale, float* scores) {
     typename V::F sums[kHeads * 16];
     for (int j = 0; j < 16; j += V::kScoreKeys)
         score_tile<V, kHeads, V::kScoreKeys>(q, keys + j * head_dim, head_dim, sums + j);
@@ -99,21 +99,14 @@ inline void for_head_tiles(int heads, Op op) {
 template <class V>
 inline void attend_heads(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                          const BlockResult& out) {
-    alignas(64) float keys[16 * kMaxHeadDim];
     alignas(64) float p[kHeadsAtOnce * kKeyBlock];  // scores, then exp, then exp times the value's scale
     const int first = begin / 16 * 16;
     const auto scales = V::set(scale);
     for (int group = first; group < end; group += 16) {
-        for (int j = 0; j < 16; ++j) {
-            const bool inside = group + j >= begin && group + j < end;
-            for (int d = 0; d < head_dim; d += 16) {
-                const auto key = inside ? V::load_i16(block.k + (group + j) * head_dim + d) : V::zero();
-                V::store(keys + j * head_dim + d, key);
-            }
-        }
         const auto key_scale = V::mul(V::load(block.k_scale + group), scales);
         for_head_tiles<V::kScoreHeads>(heads, [&](auto size, int h) {
-            score_heads<V, size>(q + h * head_dim, keys, head_dim, key_scale, p + h * kKeyBlock + group);
+            score_heads<V, size>(q + h * head_dim, block.k + group * head_dim, head_dim, key_scale,
+                                 p + h * kKeyBlock + group);
         });
     }
     const int last = (end + 15) / 16 * 16;

@@ -17,7 +17,6 @@ inline constexpr uint32_t kNumericsVersion = 1;
 inline constexpr int kActivationMax = 32639;  // 127*256 + 127: what two int8 planes hold
 inline constexpr int kMaxIntegerCols = 32896;  // 2*32639*32896 < 2^31
 inline constexpr int kKeyBlock = 64;           // attention walks blocks of this many keys at absolute positions
-inline constexpr int kMaxHeadDim = 512;        // attend_block keeps 16 keys as float32 on the stack
 
 /// Activations of `n` tokens entering a matmul. float layouts read x; integer layouts read the rest. Not owned.
 /// q = round_half_even(x * (32639 / absmax)) = 256*high + low; weights meet q and the result is multiplied by scale.
@@ -91,8 +90,7 @@ struct KernelTable {
 
     /// Scores of `heads` query heads against keys [begin, end) of one block, 0 <= begin < end <= 64, and their
     /// weighted values: s_j = dot(q, k_j) * (k_scale_j * scale); p_j = exp(s_j - max); sum += p_j and
-    /// out = fma(p_j * v_scale_j, v_j, out) from 0, keys in ascending order. head_dim is a multiple of 16, at most
-    /// kMaxHeadDim. The block's 64 positions must be readable; those outside [begin, end) never count.
+    /// out = fma(p_j * v_scale_j, v_j, out) from 0, keys in ascending order. head_dim is a multiple of 16. The block's 64 positions must be readable; those outside [begin, end) never count.
     void (*attend_block)(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                          const BlockResult& out);
 

@@ -19,8 +19,8 @@ struct Avx2Vec {
     };
 
     // 16 registers: eight hold sums, the rest operands.
-    static constexpr int kScoreHeads = 2;
-    static constexpr int kScoreKeys = 2;
+    static constexpr int kScoreHeads = 4;
+    static constexpr int kScoreKeys = 1;
     static constexpr int kValueHeads = 4;
     static constexpr int kValueChunks = 1;
     static constexpr int kMatmulRows = 2;
