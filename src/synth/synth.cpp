@@ -1,9 +1,11 @@
 #include "src/synth/synth.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,14 +32,16 @@ struct Batch {
     const TensorRecipe* recipe = nullptr;
     uint64_t first = 0;
     uint64_t count = 0;
-    std::vector<std::byte> bytes;
+
+    uint64_t bytes() const { return count * recipe->row_bytes(); }
 };
 
-// Makes a batch on `threads` threads while the caller does something else; join() waits and hands on an exception.
+// Makes a batch into `out` on `threads` threads while the caller does something else; join() waits and hands on an
+// exception.
 class BatchMaker {
   public:
-    BatchMaker(Batch& batch, uint64_t seed, uint32_t threads) : batch_(batch), seed_(seed) {
-        batch_.bytes.resize(batch_.count * batch_.recipe->row_bytes());
+    BatchMaker(const Batch& batch, std::span<std::byte> out, uint64_t seed, uint32_t threads)
+        : batch_(batch), out_(out), seed_(seed) {
         errors_.resize(threads);
         for (uint32_t t = 0; t < threads; ++t) {
             threads_.emplace_back([this, t] {
@@ -64,13 +68,13 @@ class BatchMaker {
         for (uint64_t begin; (begin = next_.fetch_add(kRowsPerTask)) < batch_.count;) {
             const uint64_t end = std::min(begin + kRowsPerTask, batch_.count);
             for (uint64_t r = begin; r < end; ++r) {
-                make_row(*batch_.recipe, seed_, batch_.first + r, scratch,
-                         std::span(batch_.bytes).subspan(r * row_bytes, row_bytes));
+                make_row(*batch_.recipe, seed_, batch_.first + r, scratch, out_.subspan(r * row_bytes, row_bytes));
             }
         }
     }
 
-    Batch& batch_;
+    const Batch& batch_;
+    std::span<std::byte> out_;
     uint64_t seed_;
     std::atomic<uint64_t> next_{0};
     std::vector<std::exception_ptr> errors_;
@@ -82,25 +86,32 @@ std::vector<Batch> plan_batches(const std::vector<TensorRecipe>& recipes) {
     for (const TensorRecipe& recipe : recipes) {
         const uint64_t step = std::max<uint64_t>(1, kBatchBytes / recipe.row_bytes());
         for (uint64_t first = 0; first < recipe.rows(); first += step) {
-            batches.push_back({&recipe, first, std::min(step, recipe.rows() - first), {}});
+            batches.push_back({&recipe, first, std::min(step, recipe.rows() - first)});
         }
     }
     return batches;
 }
 
-// One batch is written while the next is made.
+// One batch is written while the next is made, in two buffers that take turns.
 void write_tensors(const std::vector<TensorRecipe>& recipes, const Options& options, formats::GgufWriter& writer,
                    const Progress& progress) {
     const uint32_t threads = options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-    std::vector<Batch> batches = plan_batches(recipes);
+    const std::vector<Batch> batches = plan_batches(recipes);
+    uint64_t largest = 0;
+    for (const Batch& batch : batches) largest = std::max(largest, batch.bytes());
+    std::array<std::vector<std::byte>, 2> buffers{std::vector<std::byte>(largest), std::vector<std::byte>(largest)};
+    const auto bytes_of = [&](size_t b) { return std::span(buffers[b % 2]).first(batches[b].bytes()); };
+    const auto make = [&](size_t b) {
+        return std::make_unique<BatchMaker>(batches[b], bytes_of(b), options.seed, threads);
+    };
+
     uint64_t done = 0;
-    auto making = std::make_unique<BatchMaker>(batches.front(), options.seed, threads);
+    std::unique_ptr<BatchMaker> making = make(0);
     for (size_t b = 0; b < batches.size(); ++b) {
         making->join();
-        making = b + 1 < batches.size() ? std::make_unique<BatchMaker>(batches[b + 1], options.seed, threads) : nullptr;
-        writer.write(batches[b].recipe->name, batches[b].bytes);
-        done += batches[b].bytes.size();
-        std::vector<std::byte>().swap(batches[b].bytes);
+        making = b + 1 < batches.size() ? make(b + 1) : nullptr;
+        writer.write(batches[b].recipe->name, bytes_of(b));
+        done += batches[b].bytes();
         if (progress && !progress(done, writer.file_bytes())) {
             throw Error(ErrorCode::kCancelled, "synth: cancelled; " + writer.path() + " was not written");
         }

@@ -17,9 +17,9 @@ struct Options {
     /// llama: kF32, kF16, kQ8_0, kQ4_1. One seed gives the same ternary weights in every type.
     formats::TensorType type = formats::TensorType::kTQ2_0;
     uint64_t seed = 1;
-    uint32_t outliers = 0;  // hidden channels whose residual values are 20 to 50 times larger
-    std::string tokenizer;  // Qwen's tokenizer.json for the presets that need it; empty: default_tokenizer_path()
-    uint32_t threads = 0;   // 0: as many as the machine has; the bytes do not depend on it
+    uint32_t outliers = 0;       // hidden channels whose residual values are 20 to 50 times larger
+    std::string tokenizer = {};  // Qwen's tokenizer.json for the presets that need it; empty: default_tokenizer_path()
+    uint32_t threads = 0;        // 0: as many as the machine has; the bytes do not depend on it
 };
 
 struct Report {

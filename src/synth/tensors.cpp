@@ -19,16 +19,17 @@ using formats::TensorType;
 // the experts' clamp at 7 is met now and then, and the router spreads its choices.
 constexpr float kAttentionGain = 1.45f;  // deviation of the attention output when one key is looked at alone
 constexpr float kExpertGain = 0.85f;     // deviation of the mixture's output
-constexpr float kGateDeviation = 1.7f;  // of gate and up, before the clamp
-constexpr float kQueryKeyNorm = 1.1f;  // centre of the query and key norms' weights: scores deviate by its square
+constexpr float kGateDeviation = 1.7f;   // of gate and up, before the clamp
+constexpr float kQueryKeyNorm = 1.1f;    // centre of the query and key norms' weights: scores deviate by its square
+constexpr float kDenseGain = 1.4f;       // of a dense layer's down projection
 constexpr float kRouterDeviation = 1.5f;
 constexpr float kLogitDeviation = 3.0f;
 constexpr float kNormSpread = 0.25f;
 constexpr float kScaleSpread = 0.25f;
 
-constexpr float kCodeDeviation = 0.81649658f;       // sqrt(2/3) of codes -1, 0, 1 in equal numbers
-constexpr float kMixtureDeviation = 0.4f;           // sqrt of the sum of squares of eight router weights, typically
-constexpr float kSwigluDeviation = 2.25f;  // deviation of silu(gate)*up at kGateDeviation
+constexpr float kCodeDeviation = 0.81649658f;  // sqrt(2/3) of codes -1, 0, 1 in equal numbers
+constexpr float kMixtureDeviation = 0.4f;      // sqrt of the sum of squares of eight router weights, typically
+constexpr float kSwigluDeviation = 2.25f;      // deviation of silu(gate)*up at kGateDeviation
 
 // An outlier channel is 20 to 50 times larger in the residual. Norm weights there are smaller than the others', as
 // training makes them, so that neither part drowns the other: outliers reach the projections about nine times larger
@@ -176,7 +177,7 @@ class Builder {
     void add_feed_forward() {
         projection("ffn_gate.weight", p_.hidden, p_.ffn, 1.0f, false);
         projection("ffn_up.weight", p_.hidden, p_.ffn, 1.0f, false);
-        projection("ffn_down.weight", p_.ffn, p_.hidden, 1.0f, true);
+        projection("ffn_down.weight", p_.ffn, p_.hidden, kDenseGain * inverse_root(p_.layers), true);
     }
 
     void add_experts() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints how signals travel through a synthetic Maple file, in the float64 reference: are its weights a fair test?
 
-What to look for: every block adds about what the embedding put into the residual; attention does not average all keys;
+What to look for: the blocks together add about what the embedding put into the residual; attention does not average all keys;
 the clamp is met now and then; experts are chosen evenly; logits of different positions are correlated below 0.5.
 Outlier channels are left out of the residual's figures.
 
