@@ -40,7 +40,7 @@ class LlamaCpp:
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
         parameters.n_gpu_layers, parameters.n_parallel, parameters.n_ctx = 0, 1, 2048
-        parameters.cpuparams.n_threads = os.cpu_count() or 1
+        parameters.cpuparams.n_threads = 1  # its threads spin while they wait, which a busy machine cannot afford
         parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._server = xllamacpp.Server(parameters)
