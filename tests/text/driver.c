@@ -167,7 +167,8 @@ static void chat(int render) {
     chat.template_source = get_text();
     if (render) {
         samara_text_bytes text = {0};
-        if (put_status(samara_text_chat_render(tokenizer, &chat, &text, &error), &error)) put_text(text.data, text.size);
+        if (put_status(samara_text_chat_render(tokenizer, &chat, &text, &error), &error))
+            put_text(text.data, text.size);
         samara_text_bytes_free(&text);
     } else {
         samara_text_ids ids = {0};
@@ -192,15 +193,33 @@ static void facts(void) {
 int main(void) {
     for (int command; (command = getchar()) != EOF; fflush(stdout)) {
         switch (command) {
-            case 'G': make_from_gguf(); break;
-            case 'J': make_from_json(); break;
-            case 'E': encode(); break;
-            case 'D': decode(); break;
-            case 'B': token_bytes(); break;
-            case 'R': chat(1); break;
-            case 'C': chat(0); break;
-            case 'V': facts(); break;
-            default: fprintf(stderr, "driver: unknown request %c\n", command); return 1;
+            case 'G':
+                make_from_gguf();
+                break;
+            case 'J':
+                make_from_json();
+                break;
+            case 'E':
+                encode();
+                break;
+            case 'D':
+                decode();
+                break;
+            case 'B':
+                token_bytes();
+                break;
+            case 'R':
+                chat(1);
+                break;
+            case 'C':
+                chat(0);
+                break;
+            case 'V':
+                facts();
+                break;
+            default:
+                fprintf(stderr, "driver: unknown request %c\n", command);
+                return 1;
         }
     }
     samara_text_tokenizer_free(tokenizer);

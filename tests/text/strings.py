@@ -88,7 +88,8 @@ def all_strings():
     # Every character of Unicode once, between letters and spaces so that its class decides where words end.
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and code < 0x32000 or 0xE0000 <= code < 0xE0200]
     strings += ["a" + "b ".join(map(chr, codes[start:start + 64])) + "7" for start in range(0, len(codes), 64)]
-    strings += [" " * 3000 + "x", "\n" * 2000, "a" * 3000, "9" * 1000, "ab " * 1000, "\t \n" * 500, "…" * 500]
+    strings += [" " * 3000 + "x", "\n" * 2000, "a" * 3000, "9" * 1000, "ab " * 1000, "\t \n" * 500, "…" * 500,
+                " " * 499_999 + "\tx"]
     rng = random.Random(20260801)
     strings += ["".join(_fragment(rng) for _ in range(rng.randrange(1, 9))) for _ in range(9500)]
     return strings

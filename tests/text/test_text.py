@@ -161,6 +161,7 @@ def check_refusals(report, driver):
     report.refuses(lambda: driver.encode("x\ud800y"), 2, "byte 1", "a lone surrogate in three bytes", offset=1)
     report.refuses(lambda: driver.encode(b"abc\xe2\x82"), 2, "byte 3", "a character cut short", offset=3)
     report.refuses(lambda: driver.encode(b"\xc0\x80"), 2, "byte 0", "an overlong form", offset=0)
+    report.refuses(lambda: driver.encode(" " * 500_001), 1, "white-space", "a run of white space that is too long")
     report.refuses(lambda: driver.encode("x", 64), 1, "flags", "an unknown flag")
     report.refuses(lambda: driver.render('[{"role": "user", "content": "\\ud800"}]'), 1, "messages", "a lone surrogate in JSON")
     report.refuses(lambda: driver.render('{"role": "user"}'), 1, "array", "messages that are no array")

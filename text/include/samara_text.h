@@ -69,11 +69,11 @@ typedef struct samara_text_tokenizer samara_text_tokenizer;
 /* The tokenizer.* keys of a GGUF file. Zero-initialise, then set the ids and add_bos: see below. */
 typedef struct samara_text_gguf {
     samara_text_view model; /* tokenizer.ggml.model: "gpt2" */
-    samara_text_view pre;   /* tokenizer.ggml.pre: "qwen2", "llama-bpe", "smollm", "gpt-2" or "default"; absent: "default" */
+    samara_text_view pre; /* tokenizer.ggml.pre: "qwen2", "llama-bpe", "smollm", "gpt-2", "default"; absent: default */
     const samara_text_view* tokens; /* (token_count) tokenizer.ggml.tokens */
     size_t token_count;
-    const int32_t* token_types; /* (token_count) tokenizer.ggml.token_type, or NULL: all normal */
-    size_t token_type_count;    /* must equal token_count unless token_types is NULL */
+    const int32_t* token_types;     /* (token_count) tokenizer.ggml.token_type, or NULL: all normal */
+    size_t token_type_count;        /* must equal token_count unless token_types is NULL */
     const samara_text_view* merges; /* (merge_count) tokenizer.ggml.merges, each "left right" */
     size_t merge_count;
     int64_t bos_id;  /* tokenizer.ggml.bos_token_id, or -1 */
@@ -105,7 +105,7 @@ enum {
 };
 
 /* Ids equal those of Hugging Face's library, and like it drop a byte for which the vocabulary has no token (SmolLM2's
- * lacks a few control characters). */
+ * lacks a few control characters). Over 500,000 white-space characters in a row are SAMARA_TEXT_INVALID_ARGUMENT. */
 samara_text_status samara_text_encode(const samara_text_tokenizer* tokenizer, samara_text_view text, uint32_t flags,
                                       samara_text_ids* out, samara_text_error* error);
 

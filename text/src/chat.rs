@@ -172,7 +172,7 @@ fn tojson(
         Some(original) => python::escape_utf16(original, out),
         None => python::escape_utf16(c, out),
     };
-    let escape: Option<&dyn Fn(char, &mut String)> = if ensure_ascii { Some(&escape) } else { None };
+    let escape = if ensure_ascii { Some(&escape as python::Escape) } else { None };
     python::json(value, &python::JsonStyle { indent, item_separator, key_separator, sort_keys, escape })
 }
 

@@ -16,63 +16,63 @@ use crate::{gguf, json};
 
 const PARSE_SPECIAL: u32 = 1;
 const ADD_SPECIAL: u32 = 2;
-const MESSAGE_SIZE: usize = 1008;
+pub const MESSAGE_SIZE: usize = 1008;
 
 #[repr(C)]
 pub struct ErrorOut {
-    status: Status,
-    offset: usize,
-    message: [u8; MESSAGE_SIZE],
+    pub status: Status,
+    pub offset: usize,
+    pub message: [u8; MESSAGE_SIZE],
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct View {
-    data: *const u8,
-    size: usize,
+    pub data: *const u8,
+    pub size: usize,
 }
 
 #[repr(C)]
 pub struct Ids {
-    data: *mut u32,
-    size: usize,
+    pub data: *mut u32,
+    pub size: usize,
 }
 
 #[repr(C)]
 pub struct Bytes {
-    data: *mut c_char,
-    size: usize,
+    pub data: *mut c_char,
+    pub size: usize,
 }
 
 #[repr(C)]
 pub struct GgufIn {
-    model: View,
-    pre: View,
-    tokens: *const View,
-    token_count: usize,
-    token_types: *const i32,
-    token_type_count: usize,
-    merges: *const View,
-    merge_count: usize,
-    bos_id: i64,
-    eos_id: i64,
-    eot_id: i64,
-    add_bos: i32,
-    chat_template: View,
+    pub model: View,
+    pub pre: View,
+    pub tokens: *const View,
+    pub token_count: usize,
+    pub token_types: *const i32,
+    pub token_type_count: usize,
+    pub merges: *const View,
+    pub merge_count: usize,
+    pub bos_id: i64,
+    pub eos_id: i64,
+    pub eot_id: i64,
+    pub add_bos: i32,
+    pub chat_template: View,
 }
 
 #[repr(C)]
 pub struct ChatIn {
-    messages_json: View,
-    tools_json: View,
-    variables_json: View,
-    template_source: View,
-    add_generation_prompt: i32,
-    now: i64,
+    pub messages_json: View,
+    pub tools_json: View,
+    pub variables_json: View,
+    pub template_source: View,
+    pub add_generation_prompt: i32,
+    pub now: i64,
 }
 
 /// Runs `work`, turns a panic into an error, and reports an error to the caller.
-unsafe fn guarded(error: *mut ErrorOut, work: impl FnOnce() -> Result<()>) -> Status {
+pub unsafe fn guarded(error: *mut ErrorOut, work: impl FnOnce() -> Result<()>) -> Status {
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");

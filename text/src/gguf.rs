@@ -1,7 +1,5 @@
 //! A tokenizer from the `tokenizer.*` keys of a GGUF file.
 
-use std::collections::HashSet;
-
 use ahash::AHashMap;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::unicode::NFC;
@@ -98,35 +96,41 @@ fn vocabulary(metadata: &Metadata) -> (Vocab, Vec<(AddedToken, u32)>) {
 }
 
 fn bpe(metadata: &Metadata, ignore_merges: bool) -> Result<BPE> {
+    // Tokens that no text may become stay out of the model, unless a merge needs them.
+    let mut ids: AHashMap<String, u32> = AHashMap::with_capacity(metadata.tokens.len());
+    let mut hidden: AHashMap<&str, u32> = AHashMap::new();
+    for (id, &text) in metadata.tokens.iter().enumerate() {
+        match type_of(metadata, id) {
+            token_type::CONTROL | token_type::USER_DEFINED | token_type::UNUSED => {
+                hidden.entry(text).or_insert(id as u32);
+            }
+            _ => {
+                ids.entry(text.to_owned()).or_insert(id as u32);
+            }
+        }
+    }
     let mut pairs = Vec::with_capacity(metadata.merges.len());
-    let mut used = HashSet::new();
+    let mut whole = String::new();
     for (rank, &merge) in metadata.merges.iter().enumerate() {
         // The parts are in the byte-level alphabet, which has no space.
         let (left, right) = merge.split_once(' ').ok_or_else(|| {
             Error::bad_tokenizer(format!("tokenizer.ggml.merges[{rank}] is '{merge}', expected two parts"))
         })?;
-        used.extend([left.to_owned(), right.to_owned(), format!("{left}{right}")]);
-        pairs.push((left.to_owned(), right.to_owned()));
-    }
-    // Control and unused tokens stay out of the model, so that no text can become one, unless a merge needs them.
-    let mut ids: AHashMap<String, u32> = AHashMap::with_capacity(metadata.tokens.len());
-    for (id, &text) in metadata.tokens.iter().enumerate() {
-        let hidden = matches!(
-            type_of(metadata, id),
-            token_type::CONTROL | token_type::USER_DEFINED | token_type::UNUSED
-        );
-        if !hidden || used.contains(text) {
-            ids.entry(text.to_owned()).or_insert(id as u32);
-        }
-    }
-    for (rank, (left, right)) in pairs.iter().enumerate() {
-        for part in [left.clone(), right.clone(), format!("{left}{right}")] {
-            if !ids.contains_key(&part) {
-                return Err(Error::bad_tokenizer(format!(
-                    "tokenizer.ggml.merges[{rank}] needs the token '{part}', which tokenizer.ggml.tokens lacks"
-                )));
+        whole.clear();
+        whole.push_str(left);
+        whole.push_str(right);
+        for text in [left, right, &whole] {
+            if ids.contains_key(text) {
+                continue;
             }
+            let id = *hidden.get(text).ok_or_else(|| {
+                Error::bad_tokenizer(format!(
+                    "tokenizer.ggml.merges[{rank}] needs the token '{text}', which tokenizer.ggml.tokens lacks"
+                ))
+            })?;
+            ids.insert(text.to_owned(), id);
         }
+        pairs.push((left.to_owned(), right.to_owned()));
     }
     BPE::builder()
         .vocab_and_merges(ids, pairs)

@@ -4,6 +4,8 @@ mod chat;
 mod detokenizer;
 mod error;
 mod ffi;
+#[cfg(test)]
+mod ffi_tests;
 mod gguf;
 mod json;
 mod python;

@@ -83,6 +83,9 @@ fn quoted(text: &str) -> String {
     out
 }
 
+/// Writes one character in escaped form.
+pub type Escape<'a> = &'a dyn Fn(char, &mut String);
+
 /// The keyword arguments of `json.dumps` that templates use.
 pub struct JsonStyle<'a> {
     pub indent: Option<usize>,
@@ -90,7 +93,7 @@ pub struct JsonStyle<'a> {
     pub key_separator: String,
     pub sort_keys: bool,
     /// Writes characters beyond ASCII, with `ensure_ascii`; None leaves them as they are.
-    pub escape: Option<&'a dyn Fn(char, &mut String)>,
+    pub escape: Option<Escape<'a>>,
 }
 
 /// `json.dumps(value)`.

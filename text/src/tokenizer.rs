@@ -74,6 +74,10 @@ const KNOWN_ENDS: [&str; 12] = [
     "</s>",
 ];
 
+/// The pattern for a line end tries a run of white space once for every character in it, and the regex engine gives up
+/// after a million tries without saying so: the ids would differ from Hugging Face's.
+const MAX_WHITE_SPACE: usize = 500_000;
+
 impl Tokenizer {
     pub fn new(parts: Parts) -> Result<Self> {
         let size = parts.vocab.size() as u64;
@@ -122,6 +126,12 @@ impl Tokenizer {
 
     /// The ids of a text. `add_special` adds what the model's configuration adds around a text.
     pub fn encode(&self, text: &str, parse_special: bool, add_special: bool) -> Result<Vec<u32>> {
+        let spaces = longest_white_space(text);
+        if spaces > MAX_WHITE_SPACE {
+            return Err(Error::invalid_argument(format!(
+                "the text has {spaces} white-space characters in a row; at most {MAX_WHITE_SPACE} can be encoded"
+            )));
+        }
         let tokens = if parse_special { &self.all_tokens } else { &self.plain_tokens };
         let mut pieces = tokens.extract_and_normalize(self.normalizer.as_ref(), text);
         if let Some(pre_tokenizer) = &self.pre_tokenizer {
@@ -167,6 +177,15 @@ impl Tokenizer {
             })
             .collect()
     }
+}
+
+fn longest_white_space(text: &str) -> usize {
+    let (mut longest, mut run) = (0, 0);
+    for c in text.chars() {
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
 }
 
 /// The matcher for a set of tokens whose ids are already known.
