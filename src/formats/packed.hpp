@@ -20,7 +20,7 @@ inline constexpr uint64_t kPackedAlignment = 16384;
 /// One expert's three matrices inside a record of `bytes` (a multiple of 16 KiB): blobs at 64-byte-aligned offsets.
 /// The last 4 bytes of the record are the CRC32C of all bytes before them.
 struct ExpertLayout {
-    kernels::Matrix gate, up, down;                           // data == nullptr
+    kernels::Matrix gate, up, down;                            // data == nullptr
     uint64_t gate_offset = 0, up_offset = 0, down_offset = 0;  // inside the record
     uint64_t bytes = 0;
 };

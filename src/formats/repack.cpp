@@ -96,10 +96,14 @@ Matrix layout_of_ternary(Matrix m, const Slice& slice) {
     std::vector<uint8_t> codes;
     for (uint64_t row = 0; row < slice.rows; ++row) worst = std::max(worst, fit_row(slice, row, scales, codes));
     switch (worst) {
-        case TernaryFit::kRowScale: return with(m, Layout::kTernary);
-        case TernaryFit::kBlockScale: return with(m, Layout::kTernaryBlocks);
-        case TernaryFit::kGroupScale: return with(m, Layout::kByte, 32, 1);
-        default: return with(m, Layout::kByte, 32, 0);
+        case TernaryFit::kRowScale:
+            return with(m, Layout::kTernary);
+        case TernaryFit::kBlockScale:
+            return with(m, Layout::kTernaryBlocks);
+        case TernaryFit::kGroupScale:
+            return with(m, Layout::kByte, 32, 1);
+        default:
+            return with(m, Layout::kByte, 32, 0);
     }
 }
 
@@ -116,9 +120,12 @@ Matrix layout_of_floats(Matrix m, const Slice& slice, bool ternary) {
     }
     if (ternary) return with(m, Layout::kTernary);
     switch (slice.tensor->type) {
-        case TensorType::kF32: return with(m, Layout::kFloat32);
-        case TensorType::kF16: return with(m, Layout::kFloat16);
-        default: return with(m, Layout::kBfloat16);
+        case TensorType::kF32:
+            return with(m, Layout::kFloat32);
+        case TensorType::kF16:
+            return with(m, Layout::kFloat16);
+        default:
+            return with(m, Layout::kBfloat16);
     }
 }
 
@@ -183,11 +190,16 @@ Matrix lossless_layout(const Slice& slice, Role role) {
 /// Orders the layouts that slices of one tensor can get: a wider one holds what a narrower one holds.
 int width(const Matrix& m) {
     switch (m.layout) {
-        case Layout::kTernary: return 0;
-        case Layout::kTernaryBlocks: return 1;
-        case Layout::kByte: return m.offset != 0 ? 2 : 3;
-        case Layout::kFloat32: return 3;
-        default: return 2;
+        case Layout::kTernary:
+            return 0;
+        case Layout::kTernaryBlocks:
+            return 1;
+        case Layout::kByte:
+            return m.offset != 0 ? 2 : 3;
+        case Layout::kFloat32:
+            return 3;
+        default:
+            return 2;
     }
 }
 
