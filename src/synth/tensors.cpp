@@ -14,11 +14,12 @@ namespace {
 
 using formats::TensorType;
 
-// Sizes that the signals are meant to have, tuned by measurement (tests/synth/measure_signal.py prints them): each
-// block adds to the residual about what the embedding put there, queries pick out some keys rather than average all,
-// the experts' clamp at 7 is met now and then, and the router spreads its choices.
+// Sizes that the signals are meant to have, tuned by measurement (tests/synth/measure_signal.py prints them): all
+// blocks together add to the residual about what the embedding put there, queries pick out some keys rather than
+// average all, the experts' clamp at 7 is met now and then, and the router spreads its choices. Louder blocks or
+// sharper queries amplify rounding more than the trained model does.
 constexpr float kAttentionGain = 1.45f;  // deviation of the attention output when one key is looked at alone
-constexpr float kExpertGain = 0.85f;     // deviation of the mixture's output
+constexpr float kExpertGain = 0.85f;     // deviation of all mixtures' output together
 constexpr float kGateDeviation = 1.7f;   // of gate and up, before the clamp
 constexpr float kQueryKeyNorm = 1.1f;    // centre of the query and key norms' weights: scores deviate by its square
 constexpr float kDenseGain = 1.4f;       // of a dense layer's down projection
