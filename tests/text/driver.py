@@ -61,11 +61,23 @@ class Driver:
             message = self._get_text().decode()
             raise TextError(status, message, self._get_i64())
 
-    def from_gguf(self, tokens, types, merges, *, model="gpt2", pre="default", bos=-1, eos=-1, eot=-1, add_bos=-1,
-                  template=""):
-        self._send(b"G", _text(model), _text(pre), _texts(tokens), _i64(len(types)),
-                   struct.pack(f"<{len(types)}i", *types), _texts(merges), _i64(bos), _i64(eos), _i64(eot),
-                   _i64(add_bos), _text(template))
+    def from_gguf(
+        self, tokens, types, merges, *, model="gpt2", pre="default", bos=-1, eos=-1, eot=-1, add_bos=-1, template=""
+    ):
+        self._send(
+            b"G",
+            _text(model),
+            _text(pre),
+            _texts(tokens),
+            _i64(len(types)),
+            struct.pack(f"<{len(types)}i", *types),
+            _texts(merges),
+            _i64(bos),
+            _i64(eos),
+            _i64(eot),
+            _i64(add_bos),
+            _text(template),
+        )
         self._check()
 
     def from_json(self, tokenizer_json, config_json=""):
@@ -93,8 +105,9 @@ class Driver:
         return self._get_text()
 
     def _chat(self, command, messages, tools, variables, template, generation, now):
-        self._send(command, _i64(generation), _i64(now), _text(messages), _text(tools), _text(variables),
-                   _text(template))
+        self._send(
+            command, _i64(generation), _i64(now), _text(messages), _text(tools), _text(variables), _text(template)
+        )
         self._check()
 
     def render(self, messages, tools="", variables="", template="", generation=False, now=0):

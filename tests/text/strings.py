@@ -21,7 +21,18 @@ SCRIPTS = [
     "Tiếng Việt: Trăm năm trong cõi người ta, chữ tài chữ mệnh",
 ]
 EMOJI = [
-    "👨‍👩‍👧‍👦", "🏳️‍🌈", "👩🏽‍🚀", "🇩🇪🇫🇷", "✊🏿", "🦊", "☕️", "1️⃣", "❤️‍🔥", "🧑‍🤝‍🧑", "🏴󠁧󠁢󠁳󠁣󠁴󠁿", "😀😀😀",
+    "👨‍👩‍👧‍👦",
+    "🏳️‍🌈",
+    "👩🏽‍🚀",
+    "🇩🇪🇫🇷",
+    "✊🏿",
+    "🦊",
+    "☕️",
+    "1️⃣",
+    "❤️‍🔥",
+    "🧑‍🤝‍🧑",
+    "🏴󠁧󠁢󠁳󠁣󠁴󠁿",
+    "😀😀😀",
 ]
 CODE = [
     "def f(x: int) -> int:\n    return x ** 2  # carré\n",
@@ -34,15 +45,84 @@ CODE = [
     "\\begin{align}\\sum_{i=0}^{\\infty} x_i &= \\frac{1}{1-x}\\end{align}",
     "#!/bin/sh\r\nset -e\r\n\r\n\r\nexit 0\r\n",
 ]
-WHITESPACE = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\r", "\x0b", "\x0c", "\x85", "\xa0", "\u1680", "\u2003", "\u2028", "\u3000",
-              "\u200b", "\ufeff", " " * 17, "\n" * 9, "\t" * 5, " \n \n", "\n  "]
-SPECIAL = [
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<repo_name>", "<file_sep>",
-    "<|im_start", "|im_end|>", "<|", "|>", "<|im_end|", "<|IM_END|>", "< |im_end|>", "<|fim_prefix|>", "<empty_output>", "<s>", "[INST]",
+WHITESPACE = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x85",
+    "\xa0",
+    "\u1680",
+    "\u2003",
+    "\u2028",
+    "\u3000",
+    "\u200b",
+    "\ufeff",
+    " " * 17,
+    "\n" * 9,
+    "\t" * 5,
+    " \n \n",
+    "\n  ",
 ]
-COMBINING = ["e\u0301", "A\u030a", "o\u0302\u0323", "\u1100\u1161\u11a8", "\u0958", "ﷺ", "\u0344", "\u212b", "n\u0303\u0303\u0303",
-             "\u0301", "x" + "\u0300" * 30, "ක්‍ය", "\u1e9b\u0323"]
-DIGITS = ["0", "7", "42", "123", "1234", "3.14159", "1,234,567.89", "2026-12-01", "٣٤٥", "¼½Ⅷ", "x2y33z444", "0xdeadBEEF", "①②③", "1" * 40]
+SPECIAL = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<repo_name>",
+    "<file_sep>",
+    "<|im_start",
+    "|im_end|>",
+    "<|",
+    "|>",
+    "<|im_end|",
+    "<|IM_END|>",
+    "< |im_end|>",
+    "<|fim_prefix|>",
+    "<empty_output>",
+    "<s>",
+    "[INST]",
+]
+COMBINING = [
+    "e\u0301",
+    "A\u030a",
+    "o\u0302\u0323",
+    "\u1100\u1161\u11a8",
+    "\u0958",
+    "ﷺ",
+    "\u0344",
+    "\u212b",
+    "n\u0303\u0303\u0303",
+    "\u0301",
+    "x" + "\u0300" * 30,
+    "ක්‍ය",
+    "\u1e9b\u0323",
+]
+DIGITS = [
+    "0",
+    "7",
+    "42",
+    "123",
+    "1234",
+    "3.14159",
+    "1,234,567.89",
+    "2026-12-01",
+    "٣٤٥",
+    "¼½Ⅷ",
+    "x2y33z444",
+    "0xdeadBEEF",
+    "①②③",
+    "1" * 40,
+]
 
 
 def _any_character(rng):
@@ -61,13 +141,13 @@ def _fragment(rng):
     if kind == 0:
         text = rng.choice(SCRIPTS)
         start = rng.randrange(len(text))
-        return text[start:start + rng.randrange(1, 40)]
+        return text[start : start + rng.randrange(1, 40)]
     if kind == 1:
         return rng.choice(EMOJI)
     if kind == 2:
         text = rng.choice(CODE)
         start = rng.randrange(len(text))
-        return text[start:start + rng.randrange(1, 40)]
+        return text[start : start + rng.randrange(1, 40)]
     if kind == 3:
         return rng.choice(WHITESPACE)
     if kind == 4:
@@ -86,10 +166,20 @@ def all_strings():
     strings = ["", *SCRIPTS, *EMOJI, *CODE, *WHITESPACE, *SPECIAL, *COMBINING, *DIGITS]
     strings += [chr(code) for code in range(0x180)]
     # Every character of Unicode once, between letters and spaces so that its class decides where words end.
-    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and code < 0x32000 or 0xE0000 <= code < 0xE0200]
-    strings += ["a" + "b ".join(map(chr, codes[start:start + 64])) + "7" for start in range(0, len(codes), 64)]
-    strings += [" " * 3000 + "x", "\n" * 2000, "a" * 3000, "9" * 1000, "ab " * 1000, "\t \n" * 500, "…" * 500,
-                " " * 499_999 + "\tx"]
+    codes = [
+        code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and code < 0x32000 or 0xE0000 <= code < 0xE0200
+    ]
+    strings += ["a" + "b ".join(map(chr, codes[start : start + 64])) + "7" for start in range(0, len(codes), 64)]
+    strings += [
+        " " * 3000 + "x",
+        "\n" * 2000,
+        "a" * 3000,
+        "9" * 1000,
+        "ab " * 1000,
+        "\t \n" * 500,
+        "…" * 500,
+        " " * 499_999 + "\tx",
+    ]
     rng = random.Random(20260801)
     strings += ["".join(_fragment(rng) for _ in range(rng.randrange(1, 9))) for _ in range(9500)]
     return strings

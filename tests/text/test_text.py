@@ -39,8 +39,13 @@ class Report:
         try:
             action()
         except TextError as error:
-            self.check(error.status == status and words in str(error) and error.offset == offset, what, error.status,
-                       str(error), error.offset)
+            self.check(
+                error.status == status and words in str(error) and error.offset == offset,
+                what,
+                error.status,
+                str(error),
+                error.offset,
+            )
         else:
             self.check(False, what, "no error")
 
@@ -80,16 +85,34 @@ def check_chat(report, driver, theirs, template, name):
     fast = PreTrainedTokenizerFast(tokenizer_object=theirs, chat_template=template)
     for messages, tools, variables, generation in conversations(400, seed=11):
         try:
-            expected = fast.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=generation, **variables)
+            expected = fast.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=generation, **variables
+            )
         except Exception as error:  # a template may refuse a conversation, and then so must we
-            report.refuses(lambda: driver.render(json.dumps(messages), json.dumps(tools) if tools else "", json.dumps(variables), template),
-                           5, "", f"{name}: a conversation that Jinja refuses ({error})")
+            report.refuses(
+                lambda: driver.render(
+                    json.dumps(messages), json.dumps(tools) if tools else "", json.dumps(variables), template
+                ),
+                5,
+                "",
+                f"{name}: a conversation that Jinja refuses ({error})",
+            )
             continue
-        arguments = (json.dumps(messages), json.dumps(tools) if tools else "", json.dumps(variables), template, generation)
+        arguments = (
+            json.dumps(messages),
+            json.dumps(tools) if tools else "",
+            json.dumps(variables),
+            template,
+            generation,
+        )
         report.equal(driver.render(*arguments), expected, f"{name}: rendered", messages)
         theirs.encode_special_tokens = False
-        report.equal(driver.encode_chat(*arguments), theirs.encode(expected, add_special_tokens=False).ids,
-                     f"{name}: conversation ids", messages)
+        report.equal(
+            driver.encode_chat(*arguments),
+            theirs.encode(expected, add_special_tokens=False).ids,
+            f"{name}: conversation ids",
+            messages,
+        )
     check_forgeries(report, driver, fast, theirs, template, name)
 
 
@@ -100,25 +123,37 @@ def check_forgeries(report, driver, fast, theirs, template, name):
     for messages, tools, variables, generation in conversations(400, seed=12, forged=True):
         tamed = json.loads(json.dumps(messages).replace("|", "!"))
         try:
-            text = fast.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=generation, **variables)
-            tamed = fast.apply_chat_template(tamed, tools=tools, tokenize=False, add_generation_prompt=generation, **variables)
+            text = fast.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=generation, **variables
+            )
+            tamed = fast.apply_chat_template(
+                tamed, tools=tools, tokenize=False, add_generation_prompt=generation, **variables
+            )
         except Exception:
             continue
-        ids = driver.encode_chat(json.dumps(messages), json.dumps(tools) if tools else "", json.dumps(variables), template, generation)
+        ids = driver.encode_chat(
+            json.dumps(messages), json.dumps(tools) if tools else "", json.dumps(variables), template, generation
+        )
         theirs.encode_special_tokens = False
         wanted = [i for i in theirs.encode(tamed, add_special_tokens=False).ids if i in special]
-        report.equal([i for i in ids if i in special], wanted, f"{name}: special ids of a forged conversation", messages)
+        report.equal(
+            [i for i in ids if i in special], wanted, f"{name}: special ids of a forged conversation", messages
+        )
         normal = theirs.normalizer.normalize_str(text) if theirs.normalizer else text
         decoded = theirs.decode(ids, skip_special_tokens=False)
         # SmolLM2's vocabulary has no token for a few control characters, and those are dropped.
-        report.equal(decoded.replace("\x01", ""), normal.replace("\x01", ""), f"{name}: text of a forged conversation", messages)
+        report.equal(
+            decoded.replace("\x01", ""), normal.replace("\x01", ""), f"{name}: text of a forged conversation", messages
+        )
 
 
 def check_template_language(report, driver):
     """What templates use of Jinja and Python, against transformers' own renderer."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    messages = [{"role": "user", "content": "Hi <é> \"x\"", "n": [1, 2.5, True, None, {"a": "b'c"}], "z": 1e-7, "big": 1e16}]
+    messages = [
+        {"role": "user", "content": "Hi <é> \"x\"", "n": [1, 2.5, True, None, {"a": "b'c"}], "z": 1e-7, "big": 1e16}
+    ]
     templates = [
         "{{ messages[0].n }} {{ messages[0] | tojson }} {{ messages[0].z }} {{ messages[0].big }} {{ none }} {{ true }}",
         "{{ messages[0] | tojson(indent=2) }}|{{ messages[0].n | tojson(ensure_ascii=true, separators=(',', ':')) }}",
@@ -151,7 +186,11 @@ def check_template_language(report, driver):
     noon = datetime.datetime(2026, 8, 3, 9, 5, 7)
     formats = "%d %b %Y|%Y-%m-%d|%B %A %H:%M:%S|%-d %j %p %I %y %a %%|%e|%F %T"
     seconds = (noon - datetime.datetime(1970, 1, 1)).days * 86400 + 9 * 3600 + 5 * 60 + 7
-    report.equal(driver.render("[]", template="{{ strftime_now('" + formats + "') }}", now=seconds), noon.strftime(formats), "strftime_now")
+    report.equal(
+        driver.render("[]", template="{{ strftime_now('" + formats + "') }}", now=seconds),
+        noon.strftime(formats),
+        "strftime_now",
+    )
 
 
 def check_refusals(report, driver):
@@ -163,21 +202,43 @@ def check_refusals(report, driver):
     report.refuses(lambda: driver.encode(b"\xc0\x80"), 2, "byte 0", "an overlong form", offset=0)
     report.refuses(lambda: driver.encode(" " * 500_001), 1, "white-space", "a run of white space that is too long")
     report.refuses(lambda: driver.encode("x", 64), 1, "flags", "an unknown flag")
-    report.refuses(lambda: driver.render('[{"role": "user", "content": "\\ud800"}]'), 1, "messages", "a lone surrogate in JSON")
+    report.refuses(
+        lambda: driver.render('[{"role": "user", "content": "\\ud800"}]'), 1, "messages", "a lone surrogate in JSON"
+    )
     report.refuses(lambda: driver.render('{"role": "user"}'), 1, "array", "messages that are no array")
     report.refuses(lambda: driver.render("[" * 100000), 1, "recursion", "JSON nested without end")
     report.refuses(lambda: driver.render(one, tools="{}"), 1, "tools", "tools that are no array")
     report.refuses(lambda: driver.render(one, variables="[]"), 1, "variables", "variables that are no object")
-    report.refuses(lambda: driver.render(one, template="{{ raise_exception('no such role') }}"), 5, "no such role", "raise_exception")
+    report.refuses(
+        lambda: driver.render(one, template="{{ raise_exception('no such role') }}"),
+        5,
+        "no such role",
+        "raise_exception",
+    )
     report.refuses(lambda: driver.render(one, template="{% if %}"), 5, "template", "a template that does not parse")
-    report.refuses(lambda: driver.render(one, template="{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}"),
-                   5, "", "a template without end")
+    report.refuses(
+        lambda: driver.render(
+            one, template="{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}"
+        ),
+        5,
+        "",
+        "a template without end",
+    )
     report.refuses(lambda: driver.token_bytes(10**9), 1, "out of range", "an id out of range")
     tokens, merges = ["a", "b", "ab"], ["a b"]
-    report.refuses(lambda: driver.from_gguf(tokens, [], merges, pre="deepseek-llm"), 3, "'deepseek-llm'; supported: qwen2", "an unknown pre-tokenizer")
-    report.refuses(lambda: driver.from_gguf(tokens, [], merges, model="llama"), 3, "'llama'; supported: gpt2", "an unknown model")
+    report.refuses(
+        lambda: driver.from_gguf(tokens, [], merges, pre="deepseek-llm"),
+        3,
+        "'deepseek-llm'; supported: qwen2",
+        "an unknown pre-tokenizer",
+    )
+    report.refuses(
+        lambda: driver.from_gguf(tokens, [], merges, model="llama"), 3, "'llama'; supported: gpt2", "an unknown model"
+    )
     report.refuses(lambda: driver.from_gguf(tokens, [1], merges), 4, "token_type has 1", "types of another length")
-    report.refuses(lambda: driver.from_gguf(tokens, [], ["a c"]), 4, "merges[0] needs the token 'c'", "a merge of an unknown token")
+    report.refuses(
+        lambda: driver.from_gguf(tokens, [], ["a c"]), 4, "merges[0] needs the token 'c'", "a merge of an unknown token"
+    )
     report.refuses(lambda: driver.from_gguf(tokens, [], ["ab"]), 4, "merges[0]", "a merge of one part")
     report.refuses(lambda: driver.from_gguf(tokens, [], merges, bos=3), 4, "BOS token is 3", "a BOS out of range")
     report.refuses(lambda: driver.from_gguf([], [], []), 4, "tokens", "no tokens")
@@ -211,10 +272,14 @@ def main():
     qwen = FromJson(f"{options.qwen}/tokenizer.json", f"{options.qwen}/tokenizer_config.json")
     theirs = qwen.hugging_face()
     maple_template = open(f"{HERE}/../../assets/maple_chat_template.jinja", encoding="utf-8").read()
-    for name, load, size in (("Qwen3 from tokenizer.json", qwen.load, 151669),
-                             ("Qwen3 from GGUF", lambda d: qwen.load_as_gguf(d, "qwen2", 151936), 151936)):
+    for name, load, size in (
+        ("Qwen3 from tokenizer.json", qwen.load, 151669),
+        ("Qwen3 from GGUF", lambda d: qwen.load_as_gguf(d, "qwen2", 151936), 151936),
+    ):
         load(driver)
-        report.equal(driver.facts(), {"size": size, "bos": -1, "add_bos": 0, "ends": [151643, 151645]}, f"{name}: facts")
+        report.equal(
+            driver.facts(), {"size": size, "bos": -1, "add_bos": 0, "ends": [151643, 151645]}, f"{name}: facts"
+        )
         check_encoding(report, driver, theirs, texts, name)
         check_random_ids(report, driver, theirs, 151669, name)
         check_chat(report, driver, theirs, qwen.template, name)

@@ -9,8 +9,10 @@ from tokenizers.models import BPE
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-LLAMA3_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def split(pattern):
@@ -25,8 +27,9 @@ def words(kind):
         "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2]),
         "gpt-2": lambda: gpt2,
         "llama-bpe": lambda: pre_tokenizers.Sequence([split(LLAMA3_WORDS), bytes_only]),
-        "default": lambda: pre_tokenizers.Sequence([
-            split(r"[\p{P}\$\+<=>\^~\|]+"), split(GPT2_WORDS), split(r"\p{N}+"), split("[0-9][0-9][0-9]"), bytes_only]),
+        "default": lambda: pre_tokenizers.Sequence(
+            [split(r"[\p{P}\$\+<=>\^~\|]+"), split(GPT2_WORDS), split(r"\p{N}+"), split("[0-9][0-9][0-9]"), bytes_only]
+        ),
     }[kind]()
 
 
@@ -47,8 +50,16 @@ class FromGguf:
         self.template = get("chat_template")
 
     def load(self, driver, pre=None):
-        driver.from_gguf(self.tokens, self.types, self.merges, pre=pre or self.pre, bos=self.bos, eos=self.eos, add_bos=0,
-                         template=self.template)
+        driver.from_gguf(
+            self.tokens,
+            self.types,
+            self.merges,
+            pre=pre or self.pre,
+            bos=self.bos,
+            eos=self.eos,
+            add_bos=0,
+            template=self.template,
+        )
 
     def hugging_face(self, pre=None):
         pre = pre or self.pre
@@ -84,8 +95,9 @@ class FromJson:
         merges = [m if isinstance(m, str) else " ".join(m) for m in data["model"]["merges"]]
         config = json.loads(self.config)
         text_of = lambda key: config[key] if isinstance(config[key], str) else config[key]["content"]
-        driver.from_gguf(tokens, kinds, merges, pre=pre, eos=tokens.index(text_of("eos_token")),
-                         template=config["chat_template"])
+        driver.from_gguf(
+            tokens, kinds, merges, pre=pre, eos=tokens.index(text_of("eos_token")), template=config["chat_template"]
+        )
 
     def hugging_face(self):
         return tokenizers.Tokenizer.from_str(self.text)
