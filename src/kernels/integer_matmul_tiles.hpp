@@ -16,6 +16,7 @@
 #include "src/kernels/kernels.hpp"
 
 namespace samara::kernels::tiles {
+namespace {  // code for one instruction set must never be linked into another's place
 
 /// The tokens of one tile. Planes are addresses, not pointers: a token's low plane lies `low` bytes after its high
 /// plane, whatever arrays they are in, which halves the address registers an inner loop needs.
@@ -312,4 +313,5 @@ void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activ
     }
 }
 
+}  // namespace
 }  // namespace samara::kernels::tiles
