@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -41,9 +42,9 @@ const char* name_of(Layout layout) {
     }
 }
 
-enum class Codes { kRandom, kLargest };     // every bit set: ternary code 3, 15, 255
-enum class Inputs { kRandom, kMax, kMin };  // q everywhere +-32639
-enum class Scales { kRandom, kZero };
+enum class Codes { kRandom, kLargest };             // every bit set: ternary code 3, 15, 255
+enum class Inputs { kRandom, kSmall, kMax, kMin };  // q everywhere +-32639
+enum class Scales { kRandom, kZero, kOne };
 
 /// A matrix blob, 64-byte aligned, with one spare cache line whose use would show as a wrong result.
 class RandomMatrix {
@@ -60,6 +61,7 @@ class RandomMatrix {
         for (size_t i = 0; i < bytes; ++i) data[i] = codes == Codes::kLargest ? std::byte{0xff} : std::byte(random());
         matrix_.data = data;
         const auto scale = [&] {
+            if (scales == Scales::kOne) return 1.0f;
             return scales == Scales::kZero ? 0.0f : std::uniform_real_distribution<float>(-0.02f, 0.02f)(random);
         };
         const auto put_floats = [&](int64_t at, int64_t count) {
@@ -87,6 +89,7 @@ class RandomMatrix {
                         const uint16_t half = float_to_half(scale());
                         std::memcpy(data + at + 2 * i, &half, 2);
                     }
+                    if (scales == Scales::kOne) std::fill_n(data + at + 64, 256, std::byte{1});
                 }
         }
     }
@@ -111,13 +114,15 @@ class RandomActivations {
         scale_.resize(static_cast<size_t>(n));
         sum_.resize(static_cast<size_t>(n));
         sums16_.resize(q_.size() / 16);
-        std::uniform_int_distribution<int> values(-kActivationMax, kActivationMax);
+        // Small: sums of any code stay below 2^24, which float32 holds.
+        const int largest = inputs != Inputs::kSmall ? kActivationMax : cols > 2048 ? 1 : 15;
+        std::uniform_int_distribution<int> values(-largest, largest);
         for (int64_t t = 0; t < n; ++t) {
             for (int64_t c = 0; c < cols; ++c) {
                 const auto i = static_cast<size_t>(t * stride + c);
-                const int q = inputs == Inputs::kRandom ? values(random)
-                              : inputs == Inputs::kMax  ? kActivationMax
-                                                        : -kActivationMax;
+                const int q = inputs == Inputs::kMax   ? kActivationMax
+                              : inputs == Inputs::kMin ? -kActivationMax
+                                                       : values(random);
                 q_[i] = static_cast<int16_t>(q);
                 low_[i] = static_cast<int8_t>(q & 255);
                 high_[i] = static_cast<int8_t>((q - low_[i]) / 256);
@@ -170,6 +175,7 @@ void expect_equal_bits(const RandomMatrix& random_matrix, const RandomActivation
     for (const Range range : {Range{0, groups}, Range{groups / 3, groups}}) {
         const auto expected = bits_of(scalar::integer_matmul, w, range, activations.view(), tokens, n);
         for (const Isa isa : supported_isas()) {
+            if (isa == Isa::kScalar) continue;
             const auto found = bits_of(kernel_table(isa).matmul, w, range, activations.view(), tokens, n);
             for (size_t i = 0; i < expected.size(); ++i) {
                 ASSERT_EQ(found[i], expected[i])
@@ -190,7 +196,9 @@ class IntegerMatmul : public testing::TestWithParam<Shape> {
 
 TEST_P(IntegerMatmul, GivesTheDefinitionsBitsForAnyNumberOfTokens) {
     const RandomMatrix matrix(GetParam(), Codes::kRandom, Scales::kRandom, random_);
-    for (const int n : {1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33}) {
+    const std::vector<int> counts =
+        GetParam().cols > 4096 ? std::vector<int>{1, 2, 7} : std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33};
+    for (const int n : counts) {
         const RandomActivations activations(n, GetParam().cols, Inputs::kRandom, random_);
         expect_equal_bits(matrix, activations, {}, n);
     }
@@ -217,6 +225,46 @@ TEST_P(IntegerMatmul, GivesTheDefinitionsBitsAtTheExtremes) {
             }
         }
     }
+}
+
+/// Writes the code of one weight where matrix.hpp says it lies.
+void put_code(std::byte* data, const Matrix& w, int row, int col, int code) {
+    const int bits = w.layout == Layout::kByte                                     ? 8
+                     : w.layout == Layout::kNibble || w.layout == Layout::kNibbleK ? 4
+                                                                                   : 2;
+    const int block_cols = 32 / bits;
+    const int group = w.layout == Layout::kNibbleK ? 256 : w.group != 0 ? w.group : block_cols;
+    const int header = w.layout == Layout::kNibbleK ? 320 : w.group != 0 ? 128 : 0;
+    const int64_t record = header + group / block_cols * 64;
+    const int in_block = col % block_cols;
+    std::byte& byte = data[row / 16 * row_group_bytes(w) + col / group * record + header +
+                           col % group / block_cols * 64 + 4 * (row % 16) + in_block % 4];
+    const int shift = bits * (in_block / 4);
+    byte = (byte & ~std::byte(((1 << bits) - 1) << shift)) | std::byte(code << shift);
+}
+
+TEST_P(IntegerMatmul, DefinitionAddsTheIntegersOfTheLayoutWhenEveryScaleIsOne) {
+    const Shape& shape = GetParam();
+    const RandomMatrix random_matrix(shape, Codes::kRandom, Scales::kOne, random_);
+    const Matrix& w = random_matrix.matrix();
+    auto* data = const_cast<std::byte*>(w.data);
+    const int largest = shape.layout == Layout::kByte ? 255 : shape.layout >= Layout::kNibble ? 15 : 2;
+    const int zero = shape.layout == Layout::kByte ? shape.offset : shape.layout >= Layout::kNibble ? 0 : 1;
+    const int min = shape.layout == Layout::kNibbleK ? -1 : shape.layout >= Layout::kNibble ? 1 : 0;
+    RandomActivations activations(1, shape.cols, Inputs::kSmall, random_);
+    std::vector<float> expected(static_cast<size_t>(shape.rows));
+    for (int row = 0; row < shape.rows; ++row) {
+        for (int col = 0; col < shape.cols; ++col) {
+            const int code = std::uniform_int_distribution<int>(0, largest)(random_);
+            put_code(data, w, row, col, code);
+            expected[static_cast<size_t>(row)] += static_cast<float>((code - zero + min) * activations.view().q[col]);
+        }
+        expected[static_cast<size_t>(row)] *= activations.view().scale[0];
+    }
+    std::vector<float> out(expected.size());
+    scalar::integer_matmul(w, 0, static_cast<int>(round_up(w.rows, 16) / 16), activations.view(), nullptr, 1,
+                           out.data(), w.rows);
+    EXPECT_EQ(out, expected);
 }
 
 std::vector<Shape> shapes() {
