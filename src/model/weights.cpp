@@ -18,60 +18,62 @@ using kernels::Matrix;
 std::string layer_name(int layer, const char* part) { return "blk." + std::to_string(layer) + "." + part + ".weight"; }
 
 std::string extents(uint64_t cols, uint64_t rows, uint64_t experts) {
-    std::string s = "[" + std::to_string(cols) + ", " + std::to_string(rows);
+    std::string s = "[";
+    s += std::to_string(cols) + ", " + std::to_string(rows);
     if (experts > 1) s += ", " + std::to_string(experts);
-    return s + "]";
+    s += "]";
+    return s;
 }
 
-const Tensor& checked(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows, uint64_t experts) {
+[[noreturn]] void bad_shape(const Checkpoint& c, const std::string& name, const std::string& expected,
+                            const std::string& found) {
+    throw Error(ErrorCode::kFormat,
+                c.file() + ": tensor " + name + ": expected shape " + expected + ", found " + found);
+}
+
+const Tensor& checked(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows) {
     const Tensor& t = c.get(name);
-    if (t.cols() != cols || t.rows() != rows || t.experts() != experts || t.shape.size() > 3) {
-        throw Error(ErrorCode::kFormat, c.file() + ": tensor " + name + ": expected shape " +
-                                            extents(cols, rows, experts) + ", found " +
-                                            extents(t.cols(), t.rows(), t.experts()));
+    if (t.cols() != cols || t.rows() != rows || t.experts() != 1 || t.shape.size() > 3) {
+        bad_shape(c, name, extents(cols, rows, 1), extents(t.cols(), t.rows(), t.experts()));
     }
     return t;
 }
 
+// The rows of weight `name`, whether the file holds it on its own or fused with others.
+Slice find(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows, uint64_t experts = 1) {
+    const std::optional<Slice> found = formats::find_slice(c, name);
+    if (!found) c.get(name);  // throws the error that names what is missing
+    const Tensor& t = *found->tensor;
+    if (t.cols() != cols || found->rows != rows || t.experts() != experts || t.shape.size() > 3) {
+        bad_shape(c, name, extents(cols, rows, experts), extents(t.cols(), found->rows, t.experts()));
+    }
+    return *found;
+}
+
 // Where each matrix of a layer lies in the checkpoint, fused tensors taken apart.
 struct LayerSlices {
-    Slice q, k, v, o, router, gate, up, down;  // expert fields 0; the caller sets them for each expert
+    Slice q, k, v, o, router, gate, up, down;  // gate, up and down: of expert 0
 };
-
-Slice whole(const Checkpoint& c, const std::string& name, uint64_t cols, uint64_t rows, uint64_t experts = 1) {
-    return {&checked(c, name, cols, rows, experts), 0, 0, rows};
-}
 
 LayerSlices find_layer(const Checkpoint& c, const ModelConfig& k, int l) {
     const auto hidden = static_cast<uint64_t>(k.hidden);
     const auto q_rows = static_cast<uint64_t>(k.q_rows());
     const auto kv_rows = static_cast<uint64_t>(k.kv_rows());
     const auto ffn = static_cast<uint64_t>(k.ffn);
-    LayerSlices s;
-    if (c.find(layer_name(l, "attn_qkv")) != nullptr) {
-        const Tensor& t = checked(c, layer_name(l, "attn_qkv"), hidden, q_rows + 2 * kv_rows, 1);
-        s.q = {&t, 0, 0, q_rows};
-        s.k = {&t, 0, q_rows, kv_rows};
-        s.v = {&t, 0, q_rows + kv_rows, kv_rows};
-    } else {
-        s.q = whole(c, layer_name(l, "attn_q"), hidden, q_rows);
-        s.k = whole(c, layer_name(l, "attn_k"), hidden, kv_rows);
-        s.v = whole(c, layer_name(l, "attn_v"), hidden, kv_rows);
-    }
-    s.o = whole(c, layer_name(l, "attn_output"), q_rows, hidden);
     const auto experts = static_cast<uint64_t>(k.experts > 0 ? k.experts : 1);
     const std::string suffix = k.experts > 0 ? "_exps" : "";
-    if (k.experts > 0) s.router = whole(c, layer_name(l, "ffn_gate_inp"), hidden, experts);
-    const std::string fused = layer_name(l, ("ffn_gate_up" + suffix).c_str());
-    if (c.find(fused) != nullptr) {
-        const Tensor& t = checked(c, fused, hidden, 2 * ffn, experts);
-        s.gate = {&t, 0, 0, ffn};
-        s.up = {&t, 0, ffn, ffn};
-    } else {
-        s.gate = whole(c, layer_name(l, ("ffn_gate" + suffix).c_str()), hidden, ffn, experts);
-        s.up = whole(c, layer_name(l, ("ffn_up" + suffix).c_str()), hidden, ffn, experts);
-    }
-    s.down = whole(c, layer_name(l, ("ffn_down" + suffix).c_str()), ffn, hidden, experts);
+    const auto feed_forward = [&](const char* part, uint64_t cols, uint64_t rows) {
+        return find(c, layer_name(l, (part + suffix).c_str()), cols, rows, experts);
+    };
+    LayerSlices s;
+    s.q = find(c, layer_name(l, "attn_q"), hidden, q_rows);
+    s.k = find(c, layer_name(l, "attn_k"), hidden, kv_rows);
+    s.v = find(c, layer_name(l, "attn_v"), hidden, kv_rows);
+    s.o = find(c, layer_name(l, "attn_output"), q_rows, hidden);
+    if (k.experts > 0) s.router = find(c, layer_name(l, "ffn_gate_inp"), hidden, experts);
+    s.gate = feed_forward("ffn_gate", hidden, ffn);
+    s.up = feed_forward("ffn_up", hidden, ffn);
+    s.down = feed_forward("ffn_down", ffn, hidden);
     return s;
 }
 
@@ -82,15 +84,16 @@ Slice of_expert(Slice s, int expert) {
 
 int feed_forwards(const ModelConfig& k) { return k.experts > 0 ? k.experts : 1; }
 
-formats::ExpertLayout choose_expert(const LayerSlices& s, int e) {
-    return formats::expert_layout(formats::choose_layout(of_expert(s.gate, e), Role::kProjection),
-                                  formats::choose_layout(of_expert(s.up, e), Role::kProjection),
-                                  formats::choose_layout(of_expert(s.down, e), Role::kProjection));
+// The layout that the first `experts` experts share, as in a packed file: both kinds of file give the same bits.
+Matrix common_layout(const Slice& part, int experts) {
+    std::vector<Slice> slices;
+    for (int e = 0; e < experts; ++e) slices.push_back(of_expert(part, e));
+    return formats::choose_layout(slices, Role::kProjection);
 }
 
 Slice head_slice(const Checkpoint& c, const ModelConfig& k) {
-    return whole(c, k.tied_head ? "token_embd.weight" : "output.weight", static_cast<uint64_t>(k.hidden),
-                 static_cast<uint64_t>(k.vocab));
+    return find(c, k.tied_head ? "token_embd.weight" : "output.weight", static_cast<uint64_t>(k.hidden),
+                static_cast<uint64_t>(k.vocab));
 }
 
 constexpr const char* kPackedPrefix = "samara.";
@@ -138,7 +141,13 @@ class WeightsLoader {
     }
 
     const float* vector(const std::string& name, int n) {
-        const Tensor& t = checked(c_, name, static_cast<uint64_t>(n), 1, 1);
+        const Tensor& t = checked(c_, name, static_cast<uint64_t>(n), 1);
+        using enum formats::TensorType;
+        if (t.type != kF32 && t.type != kF16 && t.type != kBF16) {
+            throw Error(ErrorCode::kFormat, c_.file() + ": tensor " + name +
+                                                ": expected type F32, F16 or BF16, found " +
+                                                std::string(formats::type_traits(t.type)->name));
+        }
         std::vector<float> values(static_cast<size_t>(n));
         formats::dequantise_row(t, 0, 0, values.data());
         for (size_t i = 0; i < values.size(); ++i) {
@@ -230,23 +239,20 @@ class WeightsLoader {
 
     std::vector<FeedForward> repacked_feed_forwards(const LayerSlices& s) {
         const int n = feed_forwards(k_);
-        std::vector<formats::ExpertLayout> layouts(static_cast<size_t>(n));
-        pool_.run(n, [&](int e, int) { layouts[static_cast<size_t>(e)] = choose_expert(s, e); });
-        uint64_t bytes = 0;
-        for (const auto& x : layouts) bytes += x.bytes;
-        std::byte* record = allocate(bytes);
+        const Slice* const parts[] = {&s.gate, &s.up, &s.down};
+        Matrix layouts[3];
+        pool_.run(3, [&](int p, int) { layouts[p] = common_layout(*parts[p], n); });
+        const formats::ExpertLayout layout = formats::expert_layout(layouts[0], layouts[1], layouts[2]);
+        std::byte* record = allocate(layout.bytes * static_cast<uint64_t>(n));
         std::vector<FeedForward> experts;
-        for (const auto& x : layouts) {
-            experts.push_back(at(x, record));
-            record += x.bytes;
-        }
+        for (int e = 0; e < n; ++e, record += layout.bytes) experts.push_back(at(layout, record));
         pool_.run(n, [&](int e, int) {
             const FeedForward& f = experts[static_cast<size_t>(e)];
             write(of_expert(s.gate, e), f.gate);
             write(of_expert(s.up, e), f.up);
             write(of_expert(s.down, e), f.down);
         });
-        for (const Slice* slice : {&s.gate, &s.up, &s.down}) {
+        for (const Slice* slice : parts) {
             c_.drop(slice->tensor->data);
             for (const auto piece : slice->tensor->pieces) c_.drop(piece);
             done_ += slice->tensor->data.size() * slice->rows / slice->tensor->rows();
@@ -265,7 +271,7 @@ class WeightsLoader {
         if (out_.packed_ && c_.find(kPackedPrefix + name) != nullptr) {
             out_.embedding_matrix_ = packed(name, k_.vocab, k_.hidden);
         } else {
-            out_.embedding_ = &checked(c_, name, static_cast<uint64_t>(k_.hidden), static_cast<uint64_t>(k_.vocab), 1);
+            out_.embedding_ = &checked(c_, name, static_cast<uint64_t>(k_.hidden), static_cast<uint64_t>(k_.vocab));
         }
     }
 
@@ -289,7 +295,9 @@ WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
         for (const Slice* m : {&s.q, &s.k, &s.v, &s.o}) plan.owned += bytes(*m, Role::kProjection);
         if (k.experts > 0) plan.owned += bytes(s.router, Role::kRouter);
         // Expert 0 stands for all: reading every expert here would cost as much as the load itself.
-        plan.owned += choose_expert(s, 0).bytes * static_cast<uint64_t>(feed_forwards(k));
+        const formats::ExpertLayout layout =
+            formats::expert_layout(common_layout(s.gate, 1), common_layout(s.up, 1), common_layout(s.down, 1));
+        plan.owned += layout.bytes * static_cast<uint64_t>(feed_forwards(k));
     }
     plan.owned += bytes(head_slice(c, k), Role::kHead);
     plan.mapped = c.get("token_embd.weight").data.size();
@@ -300,7 +308,8 @@ Weights Weights::load(std::unique_ptr<Checkpoint> checkpoint, const ModelConfig&
                       uint64_t budget, const Progress& progress) {
     Weights w;
     w.checkpoint_ = std::move(checkpoint);
-    WeightsLoader(w, *w.checkpoint_, config, pool, budget, progress).run();
+    WeightsLoader loader(w, *w.checkpoint_, config, pool, budget, progress);
+    formats::naming_file(*w.checkpoint_, [&] { loader.run(); });
     return w;
 }
 
