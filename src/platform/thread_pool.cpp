@@ -53,7 +53,7 @@ void ThreadPool::run_region(int tasks, Entry entry, void* body) {
     tasks_.store(tasks, std::memory_order_relaxed);
     done_.store(0, std::memory_order_relaxed);
     const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-    ticket_.store(uint64_t{epoch} << 32, std::memory_order_release);
+    ticket_.store(uint64_t{epoch} << 32 | static_cast<uint32_t>(tasks), std::memory_order_release);
     epoch_.store(epoch);
     if (sleepers_.load() > 0) epoch_.notify_all();
 
@@ -76,14 +76,15 @@ void ThreadPool::run_region(int tasks, Entry entry, void* body) {
 void ThreadPool::work(uint32_t epoch, int thread) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     for (;;) {
-        const Entry entry = entry_.load(std::memory_order_relaxed);
-        void* const body = body_.load(std::memory_order_relaxed);
-        const int task = static_cast<int>(ticket & 0xffffffffU);
-        if ((ticket >> 32) != epoch || task >= tasks_.load(std::memory_order_relaxed)) return;
-        // Succeeds only while the region is the one whose entry, body and task count were just read.
-        if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        const auto left = static_cast<int>(ticket & 0xffffffffU);
+        if ((ticket >> 32) != epoch || left == 0) return;
+        if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
             continue;
         }
+        // A task was taken, so the region lasts until it is counted as done: only now are these values sure to be its.
+        const Entry entry = entry_.load(std::memory_order_relaxed);
+        void* const body = body_.load(std::memory_order_relaxed);
+        const int task = tasks_.load(std::memory_order_relaxed) - left;
         try {
             entry(body, task, thread);
         } catch (...) {

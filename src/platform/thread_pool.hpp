@@ -42,8 +42,8 @@ class ThreadPool {
     void work(uint32_t epoch, int thread);
     void worker_loop(int thread);
 
-    // The epoch and the next task share one word, so that a worker that comes late to a finished region cannot take a
-    // task of the following one.
+    // The epoch and the number of tasks left share one word, so that a worker that comes late to a finished region
+    // cannot take a task of the following one.
     std::atomic<uint64_t> ticket_{0};
     std::atomic<uint32_t> epoch_{0};
     std::atomic<int> tasks_{0};
