@@ -60,29 +60,47 @@ void require(bool ok, const char* message) {
     if (!ok) throw Error(ErrorCode::kInvalidArgument, message);
 }
 
+[[noreturn]] void refuse(const char* name, const char* problem) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(name) + problem);
+}
+
+constexpr size_t kMaxStructSize = 4096;
+
 // The caller's struct, or as much of it as its version has, over defaults of zero.
 template <class T>
 T versioned(const T* given, const char* name) {
     T full{};
-    require(given != nullptr, (std::string(name) + ": expected a struct, found NULL").c_str());
-    require(given->struct_size >= sizeof(size_t) && given->struct_size <= 4096,
-            (std::string(name) + ".struct_size: expected sizeof the struct").c_str());
+    if (given == nullptr) refuse(name, ": expected a struct, found NULL");
+    if (given->struct_size < sizeof(size_t) || given->struct_size > kMaxStructSize) {
+        refuse(name, ".struct_size: expected sizeof the struct");
+    }
     std::memcpy(&full, given, std::min(given->struct_size, sizeof(T)));
     return full;
 }
 
 template <class T>
-void give(T* out, T value) {
+void check_place(const T* out) {
     require(out != nullptr, "expected a place for the result, found NULL");
-    require(out->struct_size >= sizeof(size_t) && out->struct_size <= 4096, "struct_size: expected sizeof the struct");
+    require(out->struct_size >= sizeof(size_t) && out->struct_size <= kMaxStructSize,
+            "struct_size: expected sizeof the struct");
+}
+
+template <class T>
+void give(T* out, T value) {
+    check_place(out);
     value.struct_size = out->struct_size;
     std::memcpy(out, &value, std::min(out->struct_size, sizeof(T)));
 }
 
+// Element i of an array whose elements have the size that the caller's version of the struct has.
+template <class T>
+const T* element(const T* array, uint32_t i) {
+    return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(array) + i * array->struct_size);
+}
+
 int narrow(uint64_t value, int fallback, const char* name) {
     if (value == 0) return fallback;
-    require(value <= static_cast<uint64_t>(std::numeric_limits<int>::max()),
-            (std::string(name) + ": too large").c_str());
+    if (value > static_cast<uint64_t>(std::numeric_limits<int>::max())) refuse(name, ": too large");
     return static_cast<int>(value);
 }
 
@@ -304,19 +322,19 @@ samara_status samara_step(samara_engine* engine, const samara_step_params* param
         require(engine != nullptr, "samara_step: NULL argument");
         const samara_step_params p = versioned(params, "samara_step_params");
         require(p.inputs != nullptr || p.input_count == 0, "samara_step_params.inputs: expected an array, found NULL");
-        // One decode step of one sequence must not allocate: the common case stays on the stack.
-        samara::StepInput single;
-        std::vector<samara::StepInput> several(p.input_count > 1 ? p.input_count : 0);
-        const std::span<samara::StepInput> inputs =
-            p.input_count == 1 ? std::span(&single, 1) : std::span<samara::StepInput>(several);
+        // Kept between calls: a decode step must not allocate.
+        thread_local std::vector<samara::StepInput> inputs;
+        inputs.clear();
         for (uint32_t i = 0; i < p.input_count; ++i) {
-            const samara_step_input in = versioned(p.inputs + i, "samara_step_input");
+            const samara_step_input in = versioned(element(p.inputs, i), "samara_step_input");
+            require(in.struct_size == p.inputs->struct_size,
+                    "samara_step_input.struct_size: expected one size in all inputs");
             require(in.session != nullptr, "samara_step_input.session: expected a session, found NULL");
             require(in.tokens != nullptr || in.count == 0, "samara_step_input.tokens: expected an array, found NULL");
             require(in.logits >= SAMARA_LOGITS_LAST && in.logits <= SAMARA_LOGITS_ALL,
                     "samara_step_input.logits: unknown value");
-            inputs[i] = {in.session->session.get(), std::span(in.tokens, in.count),
-                         static_cast<samara::LogitsWanted>(in.logits), in.experts};
+            inputs.push_back({in.session->session.get(), std::span(in.tokens, in.count),
+                              static_cast<samara::LogitsWanted>(in.logits), in.experts});
         }
         samara::StepParams step;
         step.inputs = inputs;
@@ -378,6 +396,7 @@ samara_status samara_generate(samara_session* session, const samara_generate_par
         require(session != nullptr, "samara_generate: NULL argument");
         const samara_generate_params p = versioned(params, "samara_generate_params");
         require(p.sampler != nullptr, "samara_generate_params.sampler: expected a sampler, found NULL");
+        if (result != nullptr) check_place(result);
         require(p.end_tokens != nullptr || p.end_token_count == 0, "samara_generate_params.end_tokens: NULL");
         require(p.stop_strings != nullptr || p.stop_string_count == 0, "samara_generate_params.stop_strings: NULL");
         samara::GenerateParams g;

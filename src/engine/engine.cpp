@@ -55,7 +55,8 @@ memory::KvShape kv_shape(const model::ModelConfig& c, const LoadOptions& o) {
 formats::Source source_of(const LoadOptions& o) { return {o.path, o.descriptor, o.offset, o.length}; }
 
 MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelConfig& config, const LoadOptions& o) {
-    const model::WeightsPlan weights = model::Weights::plan(checkpoint, config);
+    const model::WeightsPlan weights =
+        formats::naming_file(checkpoint, [&] { return model::Weights::plan(checkpoint, config); });
     const memory::KvShape kv = kv_shape(config, o);
     MemoryPlan plan;
     plan.weights_mapped = weights.mapped;
@@ -93,7 +94,6 @@ struct Engine::State {
     // Of the running step; capacity kept between steps, so that a decode step allocates nothing.
     std::vector<model::SequenceInput> pass_inputs;
     std::vector<int> pass_index;  // (pass inputs): index into the step's inputs
-    std::vector<uint64_t> taken;  // (step inputs): tokens done, pending ones included
 };
 
 struct Session::State {
@@ -248,11 +248,9 @@ void Engine::step(const StepParams& params) {
     const int chunk = params.chunk == 0 ? s.options.max_step_tokens : std::min(params.chunk, s.options.max_step_tokens);
 
     uint64_t total = 0;
-    s.taken.assign(params.inputs.size(), 0);  // here: tokens that were pending before
-    for (size_t i = 0; i < params.inputs.size(); ++i) {
-        Session::State& session = *params.inputs[i].session->state_;
-        s.taken[i] = session.pending();
-        session.tokens.insert(session.tokens.end(), params.inputs[i].tokens.begin(), params.inputs[i].tokens.end());
+    for (const StepInput& in : params.inputs) {
+        Session::State& session = *in.session->state_;
+        session.tokens.insert(session.tokens.end(), in.tokens.begin(), in.tokens.end());
         session.has_logits = session.has_logits && session.pending() == 0;
         total += session.pending();
     }
@@ -293,7 +291,6 @@ void Engine::step(const StepParams& params) {
             s.pass_inputs.clear();
             s.pass_index.clear();
             int room = chunk;
-            const std::atomic<bool>* cancel = nullptr;
             for (size_t i = 0; i < params.inputs.size() && room > 0; ++i) {
                 const StepInput& in = params.inputs[i];
                 Session::State& session = *in.session->state_;
@@ -306,6 +303,7 @@ void Engine::step(const StepParams& params) {
                 model::SequenceInput input;
                 input.kv = &session.kv;
                 input.tokens = std::span(session.tokens).subspan(first, static_cast<size_t>(count));
+                input.cancelled = &session.cancelled;
                 input.logits_from = count;
                 if (in.logits == LogitsWanted::kAll) {
                     input.logits_from =
@@ -320,10 +318,9 @@ void Engine::step(const StepParams& params) {
                 session.kv.reserve(count);
                 s.pass_inputs.push_back(input);
                 s.pass_index.push_back(static_cast<int>(i));
-                cancel = &session.cancelled;
                 room -= count;
             }
-            s.forward->run(s.pass_inputs, sink, *cancel);
+            s.forward->run(s.pass_inputs, sink);
             for (model::SequenceInput& input : s.pass_inputs) {
                 input.kv->commit(static_cast<int>(input.tokens.size()));
                 done += input.tokens.size();
@@ -383,6 +380,12 @@ std::span<const float> Session::logits() const {
 bool Session::has_logits() const { return state_->has_logits; }
 
 void Session::append_pending(int32_t token) {
+    const ModelInfo& info = state_->engine->info();
+    check_range("append_pending: token", token, 0, info.vocab - 1);
+    if (state_->tokens.size() >= info.context_tokens) {
+        throw Error(ErrorCode::kContextFull,
+                    "context full: all " + std::to_string(info.context_tokens) + " positions are taken");
+    }
     state_->tokens.push_back(token);
     state_->has_logits = false;
 }

@@ -59,6 +59,16 @@ void check(const Session& session, const GenerateParams& p) {
         throw Error(ErrorCode::kInvalidArgument, "generate: the session is empty, give it a prompt first");
 }
 
+// Computes the last token's logits: after a truncate or a step without logits nothing is pending that would give them,
+// so the last token is processed once more.
+void prepare(Session& session, const StepParams& step) {
+    const auto tokens = session.tokens();
+    const int32_t last = tokens.back();
+    session.truncate(tokens.size() - 1);
+    session.append_pending(last);
+    session.engine().step(step);
+}
+
 }  // namespace
 
 GenerateResult generate(Session& session, const GenerateParams& p) {
@@ -74,7 +84,7 @@ GenerateResult generate(Session& session, const GenerateParams& p) {
     StepParams step;
     step.inputs = {&input, 1};
     try {
-        if (!session.has_logits()) engine.step(step);
+        if (!session.has_logits()) prepare(session, step);
         for (;;) {
             if (session.cancelled()) {
                 result.reason = StopReason::kCancelled;
@@ -111,8 +121,11 @@ GenerateResult generate(Session& session, const GenerateParams& p) {
         if (e.code() != ErrorCode::kCancelled) throw;
         result.reason = StopReason::kCancelled;
     }
-    const std::string rest =
-        filter.matched() ? std::string() : filter.push(p.detokenize ? p.detokenize(-1) : std::string());
+    std::string rest;
+    if (!filter.matched()) {
+        rest = filter.push(p.detokenize ? p.detokenize(-1) : std::string());
+        if (filter.matched()) result = {StopReason::kStopString, result.tokens, filter.match()};
+    }
     emit(-1, rest + filter.finish());
     result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;

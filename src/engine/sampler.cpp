@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "samara/engine.hpp"
 #include "src/kernels/kernels.hpp"
@@ -117,6 +118,10 @@ int32_t Sampler::choose(std::span<const float> logits) {
     candidates_.resize(logits.size());
     for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<int32_t>(i), 0};
     penalise();
+    // NaN has no order and infinities no difference: NaN counts as the least logit, infinities as the largest floats.
+    constexpr float kLargest = std::numeric_limits<float>::max();
+    for (Candidate& c : candidates_)
+        c.logit = std::isnan(c.logit) ? -kLargest : std::clamp(c.logit, -kLargest, kLargest);
     const Candidate top = *std::min_element(candidates_.begin(), candidates_.end(), better<Candidate>);
     if (sampling_.temperature == 0 || sampling_.top_k == 1) {
         accept(top.id);
@@ -139,13 +144,12 @@ int32_t Sampler::choose(std::span<const float> logits) {
     double total = 0;
     for (const Candidate& c : candidates_) total += c.weight;
     double left = uniform() * total;
-    int32_t chosen = candidates_.back().id;
+    int32_t chosen = top.id;
     for (const Candidate& c : candidates_) {
+        if (c.weight == 0) continue;  // not even when rounding leaves a rest at the end
+        chosen = c.id;
         left -= c.weight;
-        if (left < 0) {
-            chosen = c.id;
-            break;
-        }
+        if (left < 0) break;
     }
     accept(chosen);
     return chosen;

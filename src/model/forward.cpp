@@ -43,11 +43,15 @@ kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
 // ---------------------------------------------------------------------------------------------------------------
 // The forward pass. Read from here.
 
-void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink, const std::atomic<bool>& cancel) {
+void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink) {
     gather(inputs);
     embed();
     for (int layer = 0; layer < config_.layers; ++layer) {
-        if (cancel.load(std::memory_order_relaxed)) throw Error(ErrorCode::kCancelled, "the step was cancelled");
+        for (const SequenceInput& in : inputs) {
+            if (in.cancelled != nullptr && in.cancelled->load(std::memory_order_relaxed)) {
+                throw Error(ErrorCode::kCancelled, "the step was cancelled");
+            }
+        }
         attention(layer, inputs);
         if (config_.experts > 0) {
             experts(layer, inputs);

@@ -18,9 +18,10 @@ namespace samara::model {
 /// Tokens that one sequence adds in a step, at positions kv->length() onwards. The pages must be reserved.
 struct SequenceInput {
     memory::KvSequence* kv = nullptr;
-    std::span<const int32_t> tokens;  // each in [0, vocab)
-    int logits_from = 0;              // logits for tokens[logits_from..]; tokens.size(): none
-    uint16_t* experts = nullptr;      // optional out: (tokens, layers, experts_used) in router-rank order
+    std::span<const int32_t> tokens;               // each in [0, vocab)
+    int logits_from = 0;                           // logits for tokens[logits_from..]; tokens.size(): none
+    uint16_t* experts = nullptr;                   // optional out: (tokens, layers, experts_used) in router-rank order
+    const std::atomic<bool>* cancelled = nullptr;  // optional: set by any thread to stop the run
 };
 
 /// Receives the logits of token `token` of input `input`: vocab floats, valid during the call.
@@ -84,8 +85,8 @@ class Forward {
     static uint64_t scratch_bytes(const ModelConfig& config, int max_tokens, int threads);
 
     /// Computes all inputs (together at most max_tokens tokens) and writes their keys and values; lengths are the
-    /// caller's to commit. Throws Error(kNumeric) naming the layer, Error(kCancelled) when `cancel` becomes true.
-    void run(std::span<const SequenceInput> inputs, const LogitsSink& sink, const std::atomic<bool>& cancel);
+    /// caller's to commit. Throws Error(kNumeric) naming the layer, Error(kCancelled) when an input is cancelled.
+    void run(std::span<const SequenceInput> inputs, const LogitsSink& sink);
 
   private:
     struct Token {  // one row of the step
