@@ -46,7 +46,7 @@ enum class Codes { kRandom, kLargest };             // every bit set: ternary co
 enum class Inputs { kRandom, kSmall, kMax, kMin };  // q everywhere +-32639
 enum class Scales { kRandom, kZero, kOne };
 
-/// A matrix blob, 64-byte aligned, with one spare cache line whose use would show as a wrong result.
+/// A matrix blob of exactly matrix_bytes(), 64-byte aligned.
 class RandomMatrix {
   public:
     RandomMatrix(const Shape& shape, Codes codes, Scales scales, std::mt19937& random) {
@@ -56,7 +56,7 @@ class RandomMatrix {
                    .rows = shape.rows,
                    .cols = shape.cols};
         const auto bytes = static_cast<size_t>(matrix_bytes(matrix_));
-        storage_.resize((bytes + 127) / 64);
+        storage_.resize((bytes + 63) / 64);
         auto* data = reinterpret_cast<std::byte*>(storage_.data());
         for (size_t i = 0; i < bytes; ++i) data[i] = codes == Codes::kLargest ? std::byte{0xff} : std::byte(random());
         matrix_.data = data;
