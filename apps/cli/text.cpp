@@ -110,8 +110,9 @@ Tokenizer::Tokenizer(const samara_engine* engine) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special, bool add_special) const {
-    const uint32_t flags =
-        (parse_special ? SAMARA_TEXT_PARSE_SPECIAL : 0U) | (add_special ? SAMARA_TEXT_ADD_SPECIAL : 0U);
+    uint32_t flags = 0;
+    if (parse_special) flags |= SAMARA_TEXT_PARSE_SPECIAL;
+    if (add_special) flags |= SAMARA_TEXT_ADD_SPECIAL;
     samara_text_ids ids{};
     samara_text_error error{};
     check_text(samara_text_encode(get(), view(text), flags, &ids, &error), error);

@@ -20,8 +20,24 @@ namespace samara::formats {
 
 /// Element types. Values below 1000 are GGML's own numbers.
 enum class TensorType : uint32_t {
-    kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14,
-    kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27, kF64 = 28, kBF16 = 30, kTQ1_0 = 34, kTQ2_0 = 35,
+    kF32 = 0,
+    kF16 = 1,
+    kQ4_0 = 2,
+    kQ4_1 = 3,
+    kQ5_0 = 6,
+    kQ5_1 = 7,
+    kQ8_0 = 8,
+    kQ4_K = 12,
+    kQ5_K = 13,
+    kQ6_K = 14,
+    kI8 = 24,
+    kI16 = 25,
+    kI32 = 26,
+    kI64 = 27,
+    kF64 = 28,
+    kBF16 = 30,
+    kTQ1_0 = 34,
+    kTQ2_0 = 35,
     kMlx2Row = 1000,    // U32 words of 16 two-bit codes, lowest bits first; value = row_alpha[row]*(code-1)
     kMlx2Group = 1001,  // the same codes; value = scales[row][col/128]*code + biases[row][col/128]
     kMlx4Group = 1002,  // U32 words of 8 four-bit codes; value = scales[row][col/64]*code + biases[row][col/64]
@@ -37,13 +53,14 @@ const TypeTraits* type_traits(TensorType type);
 
 /// One tensor, or one of the pieces a stacked tensor is made of. Shape in GGUF order: shape[0] is contiguous.
 struct Tensor {
-    std::string name;              // GGUF name: "blk.3.ffn_gate_exps.weight"
+    std::string name;  // GGUF name: "blk.3.ffn_gate_exps.weight"
     TensorType type = TensorType::kF32;
-    std::vector<uint64_t> shape;   // 1 to 4 extents, each at least 1, product checked for overflow
+    std::vector<uint64_t> shape;        // 1 to 4 extents, each at least 1, product checked for overflow
     std::span<const std::byte> data;    // mapped file bytes, exactly what shape and type need (single-piece tensors)
     std::span<const std::byte> scales;  // MLX types: BF16 row_alpha [rows] or scales [rows][cols/group], stacked alike
     std::span<const std::byte> biases;  // MLX group types: BF16
-    std::vector<std::span<const std::byte>> pieces;  // stacked tensors stored one by one (HF experts): piece e = expert e
+    std::vector<std::span<const std::byte>>
+        pieces;  // stacked tensors stored one by one (HF experts): piece e = expert e
     uint64_t elements() const;
     uint64_t cols() const { return shape.empty() ? 1 : shape[0]; }
     uint64_t rows() const { return shape.size() > 1 ? shape[1] : 1; }
@@ -78,7 +95,7 @@ class Metadata {
     bool get_bool(std::string_view key) const;
     const std::string& get_string(std::string_view key) const;
     const std::vector<std::string>& get_strings(std::string_view key) const;
-    std::vector<int64_t> get_ints(std::string_view key) const;    // any integer or bool array
+    std::vector<int64_t> get_ints(std::string_view key) const;   // any integer or bool array
     std::vector<double> get_floats(std::string_view key) const;  // any numeric array
     // Optional values: the fallback when the key is absent; still an error when present and of another kind.
     uint64_t get_uint_or(std::string_view key, uint64_t fallback) const;
@@ -118,6 +135,17 @@ class Checkpoint {
     const Tensor& get(std::string_view name) const;   // Error(kFormat) naming file and tensor when absent
     const std::string& file() const { return metadata().file(); }
 };
+
+/// Runs `body`; an Error that begins with the name of a tensor is thrown on with the checkpoint's file before it.
+template <class Body>
+auto naming_file(const Checkpoint& checkpoint, Body&& body) {
+    try {
+        return body();
+    } catch (const Error& e) {
+        if (!std::string_view(e.what()).starts_with("tensor '")) throw;
+        throw Error(e.code(), checkpoint.file() + ": " + e.what());
+    }
+}
 
 /// Writes the weights of one row of `tensor` (expert e of a stacked tensor) as float32 to out[cols], with the formula
 /// and float32 rounding of GGML's reference. 0 <= row < rows(), 0 <= expert < experts().

@@ -315,7 +315,7 @@ PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise
         throw Error(ErrorCode::kInvalidArgument, checkpoint.file() + ": is a packed file already");
     }
     refuse_own_source(checkpoint, path);
-    return Packer(checkpoint, path, ternarise, progress).run();
+    return naming_file(checkpoint, [&] { return Packer(checkpoint, path, ternarise, progress).run(); });
 }
 
 }  // namespace samara::formats

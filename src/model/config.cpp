@@ -129,6 +129,7 @@ void read_maple(const Checkpoint& c, ModelConfig& k) {
     k.experts_used = read_int(m, p + "expert_used_count", 1, static_cast<uint64_t>(std::min(k.experts, 64)));
     k.ffn = read_int(m, p + "expert_feed_forward_length", 1, kMaxWidth);
     k.qk_norm = true;
+    if (k.tied_head) c.get("output.weight");  // Maple's head is its own: absent means the file is incomplete
     k.window = read_int(m, p + "attention.sliding_window", 1, kMaxContext);
     k.sliding = read_pattern(m, p + "attention.sliding_window_pattern", k.layers);
     // The clamp is part of the trained forward pass: files older than the key still mean 7.

@@ -1,5 +1,6 @@
 #include "src/model/weights.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
@@ -272,7 +273,23 @@ class WeightsLoader {
             out_.embedding_matrix_ = packed(name, k_.vocab, k_.hidden);
         } else {
             out_.embedding_ = &checked(c_, name, static_cast<uint64_t>(k_.hidden), static_cast<uint64_t>(k_.vocab));
+            if (!out_.packed_) check_embedding();  // a packed file's sums were made when it was written
         }
+    }
+
+    // The embedding stays in the file as it is, so nothing else reads all of it before a token does.
+    void check_embedding() {
+        constexpr int kRows = 1024;  // a task's
+        pool_.run((k_.vocab + kRows - 1) / kRows, [&](int task, int) {
+            std::vector<float> row(static_cast<size_t>(k_.hidden));
+            for (int r = task * kRows; r < std::min(k_.vocab, (task + 1) * kRows); ++r) {
+                out_.embed(r, row.data());
+                if (std::all_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); })) continue;
+                throw Error(ErrorCode::kFormat, c_.file() + ": tensor " + out_.embedding_->name + ", row " +
+                                                    std::to_string(r) + ": expected finite values");
+            }
+        });
+        c_.drop(out_.embedding_->data);
     }
 
     Weights& out_;
