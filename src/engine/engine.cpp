@@ -61,8 +61,7 @@ MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelCon
     MemoryPlan plan;
     plan.weights_mapped = weights.mapped;
     plan.weights_owned = weights.owned;
-    plan.kv_cache =
-        static_cast<uint64_t>(kv.pages_per_sequence()) * kv.page_bytes() * static_cast<uint64_t>(o.max_sessions);
+    plan.kv_cache = kv.pool_bytes(o.max_sessions);
     plan.scratch = model::Forward::scratch_bytes(config, o.max_step_tokens, o.threads) +
                    static_cast<uint64_t>(o.max_sessions) * static_cast<uint64_t>(config.vocab) * sizeof(float);
     return plan;

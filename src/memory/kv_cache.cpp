@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <string>
 
 #include "src/platform/error.hpp"
 
@@ -29,6 +31,16 @@ int64_t KvShape::pages_per_sequence() const {
     return pages;
 }
 
+uint64_t KvShape::pool_bytes(int sequences) const {
+    constexpr auto kMost = uint64_t{1} << 47;  // a process's half of the address space on 64-bit systems
+    const auto pages = static_cast<uint64_t>(pages_per_sequence()) * static_cast<uint64_t>(sequences);
+    if (pages > static_cast<uint64_t>(std::numeric_limits<int32_t>::max()) || pages > kMost / page_bytes()) {
+        throw Error(ErrorCode::kMemory, "KV cache: " + std::to_string(sequences) + " sessions of " +
+                                            std::to_string(context) + " positions are more than a process can address");
+    }
+    return pages * page_bytes();
+}
+
 uint64_t KvShape::bytes_read_at(int64_t position) const {
     const uint64_t per_key =
         static_cast<uint64_t>(kv_heads) * 2 * (static_cast<uint64_t>(head_dim) * sizeof(int16_t) + sizeof(float));
@@ -40,8 +52,8 @@ uint64_t KvShape::bytes_read_at(int64_t position) const {
 }
 
 KvPool::KvPool(KvShape shape, int sequences) : shape_(std::move(shape)) {
+    memory_ = platform::MemoryBlock(shape_.pool_bytes(sequences), "KV cache");
     const int64_t pages = shape_.pages_per_sequence() * sequences;
-    memory_ = platform::MemoryBlock(static_cast<uint64_t>(pages) * shape_.page_bytes(), "KV cache");
     references_.assign(static_cast<size_t>(pages), 0);
     free_.reserve(static_cast<size_t>(pages));
     for (int64_t p = pages - 1; p >= 0; --p) free_.push_back(static_cast<int32_t>(p));

@@ -24,6 +24,8 @@ struct KvShape {
     uint64_t page_bytes() const;
     /// Pages one sequence of `context` positions can hold at the same time, all layers together.
     int64_t pages_per_sequence() const;
+    /// Bytes of a pool for `sequences` sequences. Throws Error(kMemory) when no machine could address them.
+    uint64_t pool_bytes(int sequences) const;
     /// Bytes that attention reads for one token at `position`, all layers together.
     uint64_t bytes_read_at(int64_t position) const;
 };
