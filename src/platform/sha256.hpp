@@ -1,5 +1,6 @@
 #pragma once
-// SHA-256 of data that comes in pieces. A thin wrapper over libsodium.
+// SHA-256 of data that comes in pieces: a thin wrapper over libsodium (sha256.cpp), or our own where there is no
+// libsodium, on a phone or in a cross build (sha256_portable.cpp).
 
 #include <cstddef>
 #include <memory>

@@ -1,6 +1,8 @@
 #include "src/platform/thread_pool.hpp"
 
+#if defined(__linux__)
 #include <sched.h>
+#endif
 
 #include "src/platform/error.hpp"
 
@@ -22,9 +24,11 @@ void pause_cpu() {
 }  // namespace
 
 int available_cpus() {
+#if defined(__linux__)
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
     const unsigned n = std::thread::hardware_concurrency();
     return n == 0 ? 1 : static_cast<int>(n);
 }
