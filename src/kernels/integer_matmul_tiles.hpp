@@ -1,9 +1,10 @@
 #pragma once
-// What the x86 sets share of the integer matmul: the walk over rows, tokens and groups, and the float arithmetic that
-// ends a group. A set brings the integer dot products and its vector type.
+// What the vector sets share of the integer matmul: the walk over rows, tokens and groups, and the float arithmetic
+// that ends a group. A set brings the integer dot products and its vector type.
 //
 // The work is cut into tiles of kUnits x kTokens. A unit is kLanes rows that lie side by side in a block: a whole row
-// group for AVX-512, half of one for AVX2. With one token a set may use other units than with many (see Set).
+// group for AVX-512, half of one for AVX2, a quarter for NEON. With one token a set may use other units than with many
+// (see Set).
 //
 // Everything is a template over a Set that is local to one source file, so that code compiled for one set can never be
 // linked into another.

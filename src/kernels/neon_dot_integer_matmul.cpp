@@ -20,18 +20,11 @@ struct Set : NeonLanes {
                                                   Int (&sum)[kUnits][kTokens]) {
         constexpr int kFields = 8 / kBits;    // codes in a byte
         constexpr int kBlocks = 4 / kFields;  // blocks that meet 16 columns; divides `blocks` in every layout
-        // One token, 2 bits: the middle fields keep their place in the byte and have sums of their own, shifted once at
-        // the end, which saves 8 of 62 instructions a block. More tokens share the fields and need the registers.
-        constexpr bool kInPlace = kTokens == 1 && kBits == 2;
-        constexpr int kSums = kInPlace ? 3 : 1;
-        Int high[kSums][kUnits][kTokens], low[kSums][kUnits][kTokens];
+        Int high[kUnits][kTokens], low[kUnits][kTokens];
 #pragma GCC unroll 4
-        for (int s = 0; s < kSums; ++s) {
-#pragma GCC unroll 4
-            for (int u = 0; u < kUnits; ++u) {
+        for (int u = 0; u < kUnits; ++u) {
 #pragma GCC unroll 16
-                for (int t = 0; t < kTokens; ++t) high[s][u][t] = low[s][u][t] = vdupq_n_s32(0);
-            }
+            for (int t = 0; t < kTokens; ++t) high[u][t] = low[u][t] = vdupq_n_s32(0);
         }
         for (int b = 0; b < blocks; b += kBlocks) {
             const intptr_t at = col + int64_t{4} * kFields * b;
@@ -48,15 +41,12 @@ struct Set : NeonLanes {
                     uint8x16_t block = load_codes(codes[u] + int64_t{64} * (b + i()));
                     if constexpr (kBits == 8) block = veorq_u8(block, vdupq_n_u8(128));  // code - 128, signed
                     unrolled<kFields>([&](auto f) {
-                        constexpr bool kStays = kInPlace && (f() == 1 || f() == 2);
-                        constexpr int kSum = kStays ? f() : 0;
                         constexpr int kLane = i() * kFields + f();
-                        const int8x16_t part = vreinterpretq_s8_u8(kStays ? vandq_u8(block, vdupq_n_u8(3 << 2 * f()))
-                                                                          : field<kBits, f()>(block));
+                        const int8x16_t part = vreinterpretq_s8_u8(field<kBits, f()>(block));
 #pragma GCC unroll 16
                         for (int t = 0; t < kTokens; ++t) {
-                            high[kSum][u][t] = vdotq_laneq_s32(high[kSum][u][t], part, x_high[t], kLane);
-                            low[kSum][u][t] = vdotq_laneq_s32(low[kSum][u][t], part, x_low[t], kLane);
+                            high[u][t] = vdotq_laneq_s32(high[u][t], part, x_high[t], kLane);
+                            low[u][t] = vdotq_laneq_s32(low[u][t], part, x_low[t], kLane);
                         }
                     });
                 }
@@ -67,12 +57,7 @@ struct Set : NeonLanes {
             [[maybe_unused]] const Int half_range = vdupq_n_s32(half_range_sum<kBits>(x.sums16[t], blocks, col));
 #pragma GCC unroll 4
             for (int u = 0; u < kUnits; ++u) {
-                Int h = high[0][u][t], l = low[0][u][t];
-                if constexpr (kInPlace) {
-                    h = vaddq_s32(vsraq_n_s32(h, high[1][u][t], 2), vshrq_n_s32(high[2][u][t], 4));
-                    l = vaddq_s32(vsraq_n_s32(l, low[1][u][t], 2), vshrq_n_s32(low[2][u][t], 4));
-                }
-                sum[u][t] = join(h, l);
+                sum[u][t] = join(high[u][t], low[u][t]);
                 if constexpr (kBits == 8) sum[u][t] = vaddq_s32(sum[u][t], half_range);
             }
         }

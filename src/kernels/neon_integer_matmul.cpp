@@ -11,8 +11,8 @@ namespace {
 
 struct Set : NeonLanes {
     static constexpr int kUnitsForOne = 4;   // whole blocks share the broadcasts
-    static constexpr int kUnitsForMany = 2;  // 2 units x 3 tokens x 2 planes x 2 halves: 24 of 32 registers
-    static constexpr int kMaxTokens = 3;
+    static constexpr int kUnitsForMany = 2;  // 2 units x 2 tokens x 2 planes x 2 halves: 16 of 32 registers; a third
+    static constexpr int kMaxTokens = 2;     // token is one too many for GCC, which then spills them
 
     /// sum[u][t] = codes of unit u times q of token t over `blocks` blocks from column `col`.
     template <int kBits, int kUnits, int kTokens>
