@@ -197,7 +197,7 @@ class IntegerMatmul : public testing::TestWithParam<Shape> {
 TEST_P(IntegerMatmul, GivesTheDefinitionsBitsForAnyNumberOfTokens) {
     const RandomMatrix matrix(GetParam(), Codes::kRandom, Scales::kRandom, random_);
     const std::vector<int> counts =
-        GetParam().cols > 4096 ? std::vector<int>{1, 2, 7} : std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33};
+        GetParam().cols > 4096 ? std::vector<int>{1, 2, 7, 19} : std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 13, 16, 33};
     for (const int n : counts) {
         const RandomActivations activations(n, GetParam().cols, Inputs::kRandom, random_);
         expect_equal_bits(matrix, activations, {}, n);
@@ -279,6 +279,8 @@ std::vector<Shape> shapes() {
         all.push_back({layout, group, offset, 20, kMaxIntegerCols});
     };
     add(Layout::kTernary, 0, 0);
+    all.push_back({Layout::kTernary, 0, 0, 50, 6000});   // AMX: two tiles of tokens
+    all.push_back({Layout::kTernary, 0, 0, 50, 11008});  // AMX: one
     add(Layout::kTernaryBlocks, 0, 0);
     add(Layout::kNibble, 32, 0);
     add(Layout::kNibble, 64, 0);

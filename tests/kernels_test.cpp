@@ -676,7 +676,8 @@ TEST(Route, ChoosesTheLargestInOrderWithTiesToTheLowerIndexAndWeightsThatSumToOn
 TEST(Dispatch, NamesAndSetsMatchAndAutoIsTheFastest) {
     EXPECT_EQ(supported_isas().front(), Isa::kScalar);
     EXPECT_EQ(parse_isa("auto"), supported_isas().back());
-    for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) EXPECT_EQ(parse_isa(isa_name(isa)), isa);
+    for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kNeon, Isa::kNeonDot, Isa::kNeonI8mm})
+        EXPECT_EQ(parse_isa(isa_name(isa)), isa);
     for (const Isa isa : supported_isas()) EXPECT_EQ(kernel_table(isa).name, isa_name(isa));
 }
 
@@ -693,7 +694,7 @@ TEST(Dispatch, AnUnknownNameIsAnErrorThatSaysWhatIsExpected) {
 
 TEST(Dispatch, ASetTheCpuLacksIsAnErrorThatNamesIt) {
     const std::vector<Isa> supported = supported_isas();
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx, Isa::kNeon, Isa::kNeonDot, Isa::kNeonI8mm}) {
         if (std::find(supported.begin(), supported.end(), isa) != supported.end()) {
             EXPECT_NO_THROW(kernel_table(isa));
             continue;

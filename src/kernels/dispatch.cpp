@@ -15,7 +15,16 @@ struct Set {
     std::string (*missing)();  // names of the CPU features this CPU lacks for it, or ""
 };
 
-constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512"};
+constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "amx", "neon", "neon-dot", "neon-i8mm"};
+
+#if defined(SAMARA_X86) && !defined(SAMARA_EMULATE_AVX512)
+std::string missing_for_amx() {
+    std::string missing = missing_features(kAmxFeatures);
+    if (missing.empty() && !permit_amx())
+        missing = "AMX tiles, which the operating system does not let this process use";
+    return missing;
+}
+#endif
 
 // Slowest first.
 const std::array kSets{
@@ -24,9 +33,16 @@ const std::array kSets{
     Set{Isa::kAvx2, &kAvx2Table, [] { return missing_features(kAvx2Features); }},
 #ifdef SAMARA_EMULATE_AVX512
     Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx2Features); }},
+    Set{Isa::kAmx, &kAmxTable, [] { return missing_features(kAvx2Features); }},
 #else
     Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx512Features); }},
+    Set{Isa::kAmx, &kAmxTable, missing_for_amx},
 #endif
+#endif
+#ifdef SAMARA_AARCH64
+    Set{Isa::kNeon, &kNeonTable, [] { return std::string(); }},
+    Set{Isa::kNeonDot, &kNeonDotTable, [] { return missing_features(kFeatureArmDotProduct); }},
+    Set{Isa::kNeonI8mm, &kNeonI8mmTable, [] { return missing_features(kFeatureArmI8mm); }},
 #endif
 };
 
@@ -57,8 +73,10 @@ Isa parse_isa(std::string_view name) {
     if (name == "auto") return supported_isas().back();
     const auto found = std::find(std::begin(kNames), std::end(kNames), name);
     if (found == std::end(kNames)) {
+        std::string expected;
+        for (const std::string_view known : kNames) expected += std::string(known) + ", ";
         throw Error(ErrorCode::kInvalidArgument,
-                    "instruction set: expected scalar, avx2, avx512 or auto, found \"" + std::string(name) + "\"");
+                    "instruction set: expected " + expected + "or auto, found \"" + std::string(name) + "\"");
     }
     return static_cast<Isa>(found - std::begin(kNames));
 }

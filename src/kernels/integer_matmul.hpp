@@ -1,7 +1,7 @@
 #pragma once
-// Matmul of the five integer layouts for the x86 sets. Each function equals scalar::integer_matmul bit for bit and
-// keeps the contract of KernelTable::matmul. They may be called only on a CPU that has the set: AVX2, FMA and F16C, or
-// AVX-512 F, BW, VL, DQ and VNNI.
+// Matmul of the five integer layouts for every set. Each function equals scalar::integer_matmul bit for bit and keeps
+// the contract of KernelTable::matmul. They may be called only on a CPU that has the set: AVX2, FMA and F16C; AVX-512 F,
+// BW, VL, DQ and VNNI; those and AMX-INT8; NEON alone, with dot product (FEAT_DotProd) or int8 matrices (FEAT_I8MM).
 
 #include "src/kernels/kernels.hpp"
 
@@ -18,6 +18,26 @@ void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activ
 }
 
 namespace avx512 {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace amx {  // AVX-512 for what it does not take
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace neon {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace neon_dot {
+void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
+                    float* out, int64_t out_stride);
+}
+
+namespace neon_i8mm {
 void integer_matmul(const Matrix& w, int group_begin, int group_end, const Activations& a, const int32_t* tokens, int n,
                     float* out, int64_t out_stride);
 }

@@ -14,22 +14,22 @@ namespace samara::kernels {
 /// Grows whenever any kernel gives other bits for the same input. Stored in packed files and beside committed hashes.
 inline constexpr uint32_t kNumericsVersion = 1;
 
-inline constexpr int kActivationMax = 32639;  // 127*256 + 127: what two int8 planes hold
+inline constexpr int kActivationMax = 32639;   // 127*256 + 127: what two int8 planes hold
 inline constexpr int kMaxIntegerCols = 32896;  // 2*32639*32896 < 2^31
 inline constexpr int kKeyBlock = 64;           // attention walks blocks of this many keys at absolute positions
 
 /// Activations of `n` tokens entering a matmul. float layouts read x; integer layouts read the rest. Not owned.
 /// q = round_half_even(x * (32639 / absmax)) = 256*high + low; weights meet q and the result is multiplied by scale.
 struct Activations {
-    int n = 0;                      // tokens
-    int cols = 0;                   // inputs
-    int64_t stride = 0;             // elements between tokens in x, q, high, low: cols rounded up to 256
-    const float* x = nullptr;       // (n, stride)
-    const int16_t* q = nullptr;     // (n, stride), zero beyond cols
-    const int8_t* high = nullptr;   // (n, stride)
-    const int8_t* low = nullptr;    // (n, stride)
-    const float* scale = nullptr;   // (n): absmax / 32639, or 0 for a zero vector
-    const int32_t* sum = nullptr;   // (n): sum of q
+    int n = 0;                        // tokens
+    int cols = 0;                     // inputs
+    int64_t stride = 0;               // elements between tokens in x, q, high, low: cols rounded up to 256
+    const float* x = nullptr;         // (n, stride)
+    const int16_t* q = nullptr;       // (n, stride), zero beyond cols
+    const int8_t* high = nullptr;     // (n, stride)
+    const int8_t* low = nullptr;      // (n, stride)
+    const float* scale = nullptr;     // (n): absmax / 32639, or 0 for a zero vector
+    const int32_t* sum = nullptr;     // (n): sum of q
     const int32_t* sums16 = nullptr;  // (n, stride/16): sum of q over each 16 columns
 };
 
@@ -60,7 +60,7 @@ struct BlockResult {
 
 /// One instruction set's kernels. All functions are pure, thread-safe and allocate nothing.
 struct KernelTable {
-    std::string_view name;  // "scalar", "avx2", "avx512"
+    std::string_view name;  // as isa_name gives it
 
     /// out[i*out_stride + r] = row r of `w` times token t, for r in row groups [group_begin, group_end) (16 rows each,
     /// rows beyond w.rows are not written) and i in [0, n), t = tokens ? tokens[i] : i. Weights are read once for all
@@ -81,7 +81,8 @@ struct KernelTable {
     /// out[i] = fma(weight, x[i], out[i]).
     void (*add_scaled)(const float* x, float weight, int n, float* out);
 
-    /// out[i] = silu(min(gate[i], limit)) * clamp(up[i], -limit, limit), silu(g) = g / (1 + exp(-g)). limit may be +inf.
+    /// out[i] = silu(min(gate[i], limit)) * clamp(up[i], -limit, limit), silu(g) = g / (1 + exp(-g)). limit may be
+    /// +inf.
     void (*swiglu)(const float* gate, const float* up, int n, float limit, float* out);
 
     /// Rotates x in place: half-split pairs (i, i + pairs) or, when interleaved, (2i, 2i+1), i in [0, pairs).
@@ -90,7 +91,8 @@ struct KernelTable {
 
     /// Scores of `heads` query heads against keys [begin, end) of one block, 0 <= begin < end <= 64, and their
     /// weighted values: s_j = dot(q, k_j) * (k_scale_j * scale); p_j = exp(s_j - max); sum += p_j and
-    /// out = fma(p_j * v_scale_j, v_j, out) from 0, keys in ascending order. head_dim is a multiple of 16. The block's 64 positions must be readable; those outside [begin, end) never count.
+    /// out = fma(p_j * v_scale_j, v_j, out) from 0, keys in ascending order. head_dim is a multiple of 16. The block's
+    /// 64 positions must be readable; those outside [begin, end) never count.
     void (*attend_block)(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                          const BlockResult& out);
 
@@ -117,12 +119,13 @@ void rope_angles(int64_t position, std::span<const double> inverse_frequencies, 
 /// softmax renormalised to sum 1. Throws nothing; logits must be finite.
 void route(const float* logits, int experts, int k, uint16_t* chosen, float* weights);
 
-enum class Isa { kScalar, kAvx2, kAvx512 };
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx, kNeon, kNeonDot, kNeonI8mm };
 /// The sets this build contains and this CPU can run, slowest first. kScalar is always there.
 std::vector<Isa> supported_isas();
 /// The kernels of `isa`. Throws Error(kUnsupported) naming the missing CPU features when this CPU lacks them.
 const KernelTable& kernel_table(Isa isa);
-/// Parses "scalar", "avx2", "avx512" or "auto" (the fastest supported). Throws Error(kInvalidArgument).
+/// Parses "scalar", "avx2", "avx512", "amx", "neon", "neon-dot", "neon-i8mm" or "auto" (the fastest supported). Throws
+/// Error(kInvalidArgument).
 Isa parse_isa(std::string_view name);
 std::string_view isa_name(Isa isa);
 

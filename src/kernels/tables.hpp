@@ -10,5 +10,9 @@ namespace samara::kernels {
 extern const KernelTable kScalarTable;
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
+extern const KernelTable kAmxTable;  // AVX-512 with AMX where it pays
+extern const KernelTable kNeonTable;
+extern const KernelTable kNeonDotTable;   // needs FEAT_DotProd
+extern const KernelTable kNeonI8mmTable;  // needs FEAT_I8MM
 
 }  // namespace samara::kernels

@@ -5,6 +5,15 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace samara {
@@ -26,6 +35,9 @@ constexpr FeatureName kFeatureNames[] = {
     {kFeatureAvx512Vnni, "AVX512_VNNI"},
     {kFeatureAvx512Vbmi, "AVX512_VBMI"},
     {kFeatureAmxInt8, "AMX-INT8"},
+    {kFeatureAmxTile, "AMX-TILE"},
+    {kFeatureArmDotProduct, "Arm dot product (FEAT_DotProd)"},
+    {kFeatureArmI8mm, "Arm int8 matrix multiply (FEAT_I8MM)"},
 };
 
 #if defined(__x86_64__)
@@ -62,7 +74,34 @@ uint32_t detect() {
     take(b, 31, zmm, kFeatureAvx512Vl);
     take(c, 1, zmm, kFeatureAvx512Vbmi);
     take(c, 11, zmm, kFeatureAvx512Vnni);
+    take(d, 24, tiles, kFeatureAmxTile);
     take(d, 25, tiles, kFeatureAmxInt8);
+    return features;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+uint32_t detect() {
+    // Bits of Linux's AT_HWCAP (HWCAP_ASIMDDP) and AT_HWCAP2 (HWCAP2_I8MM), which older headers lack.
+    constexpr unsigned long kDotProduct = 1ul << 20;
+    constexpr unsigned long kI8mm = 1ul << 13;
+    uint32_t features = 0;
+    if ((getauxval(AT_HWCAP) & kDotProduct) != 0) features |= kFeatureArmDotProduct;
+    if ((getauxval(AT_HWCAP2) & kI8mm) != 0) features |= kFeatureArmI8mm;
+    return features;
+}
+
+#elif defined(__aarch64__) && defined(__APPLE__)
+
+uint32_t detect() {
+    const auto has = [](const char* name) {
+        int value = 0;
+        size_t size = sizeof value;
+        return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+    };
+    uint32_t features = 0;
+    if (has("hw.optional.arm.FEAT_DotProd")) features |= kFeatureArmDotProduct;
+    if (has("hw.optional.arm.FEAT_I8MM")) features |= kFeatureArmI8mm;
     return features;
 }
 
@@ -71,6 +110,17 @@ uint32_t detect() {
 uint32_t detect() { return 0; }
 
 #endif
+
+#if defined(__APPLE__)
+
+std::string read_model_name() {
+    char name[128] = {};
+    size_t size = sizeof name - 1;
+    if (sysctlbyname("machdep.cpu.brand_string", name, &size, nullptr, 0) != 0 || name[0] == 0) return "unknown CPU";
+    return name;
+}
+
+#else
 
 std::string read_model_name() {
     std::ifstream info("/proc/cpuinfo");
@@ -82,11 +132,25 @@ std::string read_model_name() {
     return "unknown CPU";
 }
 
+#endif
+
 }  // namespace
 
 uint32_t cpu_features() {
     static const uint32_t features = detect();
     return features;
+}
+
+bool permit_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+    // arch_prctl(2): ARCH_REQ_XCOMP_PERM for the state component XTILEDATA. Older headers lack both names.
+    constexpr long kRequestPermission = 0x1023;
+    constexpr long kTileData = 18;
+    static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return permitted;
+#else
+    return false;
+#endif
 }
 
 std::string missing_features(uint32_t needed) {
