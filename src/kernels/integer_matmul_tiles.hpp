@@ -239,9 +239,10 @@ struct Walk {
 
     void run() const {
         if (n == 1) {
-            for_units<Set::kUnitsForOne>([this](auto units, int unit) { tile<units(), 1>(unit, 0, Set::kPrefetch); });
+            for_units<Set::kUnitsForOne>(
+                [this](auto units, int unit) { this->template tile<units(), 1>(unit, 0, Set::kPrefetch); });
         } else {
-            for_units<Set::kUnitsForMany>([this](auto units, int unit) { all_tokens<units()>(unit); });
+            for_units<Set::kUnitsForMany>([this](auto units, int unit) { this->template all_tokens<units()>(unit); });
         }
     }
 
