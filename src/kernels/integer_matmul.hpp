@@ -1,7 +1,7 @@
 #pragma once
 // Matmul of the five integer layouts for every set. Each function equals scalar::integer_matmul bit for bit and keeps
-// the contract of KernelTable::matmul. They may be called only on a CPU that has the set: AVX2, FMA and F16C; AVX-512 F,
-// BW, VL, DQ and VNNI; those and AMX-INT8; NEON alone, with dot product (FEAT_DotProd) or int8 matrices (FEAT_I8MM).
+// the contract of KernelTable::matmul. They may be called only on a CPU that has the set: AVX2, FMA and F16C; AVX-512
+// F, BW, VL, DQ and VNNI; those and AMX-INT8; NEON alone, with dot product (FEAT_DotProd) or int8 matrices (FEAT_I8MM).
 
 #include "src/kernels/kernels.hpp"
 

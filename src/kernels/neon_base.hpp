@@ -12,10 +12,11 @@
 namespace samara::kernels {
 namespace {
 
-/// Calls op with each constant 0 .. kCount - 1: lane numbers must be constants.
+/// Calls op with each constant 0 .. kCount - 1: lane numbers must be constants. Lambdas that hold inner loops carry
+/// always_inline, in the one spelling that GCC and clang both take in that place.
 template <int kCount, class Op>
 [[gnu::always_inline]] inline void unrolled(Op op) {
-    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
         (op(std::integral_constant<int, kIndex>()), ...);
     }(std::make_integer_sequence<int, kCount>());
 }

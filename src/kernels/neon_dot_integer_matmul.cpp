@@ -34,13 +34,13 @@ struct Set : NeonLanes {
                 x_high[t] = load_plane(x.high[t] + at);
                 x_low[t] = load_plane(x.high[t] + (at + x.low));
             }
-            unrolled<kBlocks>([&](auto i) {
+            unrolled<kBlocks>([&](auto i) __attribute__((always_inline)) {
                 __builtin_prefetch(codes[0] + int64_t{64} * (b + i()) + prefetch);
 #pragma GCC unroll 4
                 for (int u = 0; u < kUnits; ++u) {
                     uint8x16_t block = load_codes(codes[u] + int64_t{64} * (b + i()));
                     if constexpr (kBits == 8) block = veorq_u8(block, vdupq_n_u8(128));  // code - 128, signed
-                    unrolled<kFields>([&](auto f) {
+                    unrolled<kFields>([&](auto f) __attribute__((always_inline)) {
                         constexpr int kLane = i() * kFields + f();
                         const int8x16_t part = vreinterpretq_s8_u8(field<kBits, f()>(block));
 #pragma GCC unroll 16

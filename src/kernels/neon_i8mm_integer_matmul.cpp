@@ -1,6 +1,6 @@
 // Integer matmul with NEON's int8 matrix product. usmmla multiplies a 2 x 8 matrix of unsigned codes, two rows, by an
 // 8 x 2 matrix of signed activations: the two planes of one token. So even a single token keeps it fully busy: GCC 12
-// makes 58 instructions of a block of 256 weights, and 67 of it with sdot, which is half as wide.
+// makes 57 instructions of a block of 256 weights, and 67 of it with sdot, which is half as wide.
 
 #include "src/kernels/integer_matmul.hpp"
 #include "src/kernels/integer_matmul_tiles.hpp"
@@ -60,23 +60,29 @@ struct Set : NeonLanes {
         }
         __builtin_prefetch(codes[0] + int64_t{64} * b + prefetch);
         __builtin_prefetch(codes[0] + int64_t{64} * (b + 1) + prefetch);
-#pragma GCC unroll 4
-        for (int u = 0; u < kUnits; ++u) {
-            const std::byte* p = codes[u] + int64_t{64} * b;
+        unrolled<kUnits>([&](auto u) __attribute__((always_inline)) {
+            const std::byte* p = codes[u()] + int64_t{64} * b;
             const uint32x4_t left = vreinterpretq_u32_u8(load_codes(p));
             const uint32x4_t right = kPair ? vreinterpretq_u32_u8(load_codes(p + 64)) : vdupq_n_u32(0);
             const uint8x16_t first = vreinterpretq_u8_u32(vzip1q_u32(left, right));
             const uint8x16_t second = vreinterpretq_u8_u32(vzip2q_u32(left, right));
-            unrolled<kFields>([&](auto f) {
+            unrolled<kFields>([&](auto f) __attribute__((always_inline)) {
                 const uint8x16_t first_part = field<kBits, f()>(first);
                 const uint8x16_t second_part = field<kBits, f()>(second);
 #pragma GCC unroll 16
                 for (int t = 0; t < kTokens; ++t) {
-                    rows[u][t].first = vusmmlaq_s32(rows[u][t].first, first_part, planes[t][f()]);
-                    rows[u][t].second = vusmmlaq_s32(rows[u][t].second, second_part, planes[t][f()]);
+                    rows[u()][t].first = vusmmlaq_s32(rows[u()][t].first, first_part, planes[t][f()]);
+                    rows[u()][t].second = vusmmlaq_s32(rows[u()][t].second, second_part, planes[t][f()]);
                 }
             });
-        }
+        });
+    }
+
+    /// One plane of two blocks of 2-bit codes: the columns of fields 0 and 1, those of fields 2 and 3.
+    static int64x2x2_t load_pairs(uintptr_t plane) {
+        const Int left = vreinterpretq_s32_s8(load_plane(plane));
+        const Int right = vreinterpretq_s32_s8(load_plane(plane + 16));
+        return {{vreinterpretq_s64_s32(vzip1q_s32(left, right)), vreinterpretq_s64_s32(vzip2q_s32(left, right))}};
     }
 
     /// planes[f]: 4 columns of the high plane for field f of the first block, 4 for the second, then the low plane's.
@@ -92,14 +98,8 @@ struct Set : NeonLanes {
             planes[0] = vreinterpretq_s8_s32(vuzp1q_s32(h, l));
             planes[1] = vreinterpretq_s8_s32(vuzp2q_s32(h, l));
         } else {
-            const auto pairs = [](uintptr_t plane) {  // columns of fields 0 and 1, of fields 2 and 3
-                const Int left = vreinterpretq_s32_s8(load_plane(plane));
-                const Int right = vreinterpretq_s32_s8(load_plane(plane + 16));
-                return int64x2x2_t{
-                    {vreinterpretq_s64_s32(vzip1q_s32(left, right)), vreinterpretq_s64_s32(vzip2q_s32(left, right))}};
-            };
-            const int64x2x2_t h = pairs(high);
-            const int64x2x2_t l = pairs(low);
+            const int64x2x2_t h = load_pairs(high);
+            const int64x2x2_t l = load_pairs(low);
             planes[0] = vreinterpretq_s8_s64(vzip1q_s64(h.val[0], l.val[0]));
             planes[1] = vreinterpretq_s8_s64(vzip2q_s64(h.val[0], l.val[0]));
             planes[2] = vreinterpretq_s8_s64(vzip1q_s64(h.val[1], l.val[1]));

@@ -72,7 +72,7 @@ struct Set : NeonLanes {
                 for (int u = 0; u < kUnits; ++u) block[u] = load_codes(codes[u] + int64_t{64} * b);
                 __builtin_prefetch(codes[0] + int64_t{64} * b + prefetch);
                 const intptr_t at = col + int64_t{4} * kFields * b;
-                unrolled<kFields>([&](auto f) {
+                unrolled<kFields>([&](auto f) __attribute__((always_inline)) {
                     int8x16_t part[kUnits];
 #pragma GCC unroll 4
                     for (int u = 0; u < kUnits; ++u) part[u] = vreinterpretq_s8_u8(field<kBits, f()>(block[u]));
@@ -106,7 +106,8 @@ struct Set : NeonLanes {
 #pragma GCC unroll 4
         for (int u = 0; u < kUnits; ++u) {
 #pragma GCC unroll 16
-            for (int t = 0; t < kTokens; ++t) unrolled<kLanes>([&](auto r) { row[u][t][r()] = vdupq_n_s32(0); });
+            for (int t = 0; t < kTokens; ++t)
+                unrolled<kLanes>([&](auto r) __attribute__((always_inline)) { row[u][t][r()] = vdupq_n_s32(0); });
         }
         for (int b = 0; b < blocks; ++b) {
             __builtin_prefetch(codes[0] + int64_t{64} * b + prefetch);
