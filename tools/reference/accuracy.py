@@ -63,7 +63,7 @@ class Case:
 QUICK = [
     Case("synth", "tq2_0", seed=1),
     Case("synth", "tq1_0", seed=2),
-    Case("tiny", "tq2_0", seed=3, fused=True, tied=True),
+    Case("tiny", "tq2_0", seed=3, fused=True),
     Case("tiny", "q4_1", seed=4, architecture="llama"),
 ]
 FULL = [
@@ -72,7 +72,7 @@ FULL = [
     *(Case("synth", "tq2_0", seed=7, layout=layout) for layout in ("mlx-row", "mlx-group", "hf")),
     *(Case("synth", kind, seed=seed, outliers=32) for kind, seed in (("tq2_0", 1), ("tq1_0", 8), ("f16", 9))),
     Case("synth", "tq2_0", seed=1, outliers=32, layout="mlx-row"),
-    Case("tiny", "tq2_0", seed=10, fused=True, tied=True),
+    Case("tiny", "tq2_0", seed=10, fused=True),
     Case("tiny", "f32", seed=11),
     *(Case("tiny", kind, seed=12, architecture="llama", tied=kind == "q8_0") for kind in
       ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1")),
