@@ -136,6 +136,15 @@ uint64_t tensor_bytes(const std::string& name, TensorType type, const std::vecto
     return bytes;
 }
 
+/// The rename at the end would put a file in the place of a device or a pipe, and fails late on a folder.
+void refuse_what_is_no_file(const std::string& path) {
+    if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "expected the name of a file to write, found none");
+    struct stat info{};
+    if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return;
+    throw Error(ErrorCode::kInvalidArgument, path + ": expected a file or a new name to write, found " +
+                                                 (S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe"));
+}
+
 }  // namespace
 
 GgufWriter::GgufWriter(std::string path, uint32_t alignment) : path_(std::move(path)), alignment_(alignment) {
@@ -143,6 +152,7 @@ GgufWriter::GgufWriter(std::string path, uint32_t alignment) : path_(std::move(p
         throw Error(ErrorCode::kInvalidArgument,
                     "GGUF writer: alignment " + std::to_string(alignment) + " is not a power of two of at least 8");
     }
+    refuse_what_is_no_file(path_);
     for (int attempt = 0; attempt < kTemporaryAttempts && fd_ < 0; ++attempt) {
         temporary_ = path_ + ".part-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
         fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
