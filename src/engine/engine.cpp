@@ -52,6 +52,27 @@ memory::KvShape kv_shape(const model::ModelConfig& c, const LoadOptions& o) {
             static_cast<int64_t>(o.context_tokens)};
 }
 
+// What the parsed metadata takes: a tokenizer's strings, mostly.
+uint64_t metadata_bytes(const formats::Metadata& metadata) {
+    const auto string_bytes = [](const std::string& s) { return sizeof s + (s.capacity() < 16 ? 0 : s.size() + 32); };
+    uint64_t bytes = 0;
+    for (const auto& [key, value] : metadata.entries()) {
+        bytes += 128 + string_bytes(key);
+        const auto* array = std::get_if<std::shared_ptr<const formats::MetaArray>>(&value);
+        if (array == nullptr) continue;
+        std::visit(
+            [&](const auto& items) {
+                using Item = typename std::decay_t<decltype(items)>::value_type;
+                bytes += items.size() * sizeof(Item);
+                if constexpr (std::is_same_v<Item, std::string>) {
+                    for (const std::string& s : items) bytes += string_bytes(s) - sizeof s;
+                }
+            },
+            (*array)->items);
+    }
+    return bytes;
+}
+
 formats::Source source_of(const LoadOptions& o) { return {o.path, o.descriptor, o.offset, o.length}; }
 
 MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelConfig& config, const LoadOptions& o) {
@@ -63,17 +84,20 @@ MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelCon
     plan.weights_owned = weights.owned;
     plan.kv_cache = kv.pool_bytes(o.max_sessions);
     plan.scratch = model::Forward::scratch_bytes(config, o.max_step_tokens, o.threads) +
-                   static_cast<uint64_t>(o.max_sessions) * static_cast<uint64_t>(config.vocab) * sizeof(float);
+                   static_cast<uint64_t>(o.max_sessions) *
+                       (static_cast<uint64_t>(config.vocab) * sizeof(float) + o.context_tokens * sizeof(int32_t)) +
+                   metadata_bytes(checkpoint.metadata());
     return plan;
 }
 
 void check_budget(const MemoryPlan& plan, const LoadOptions& o) {
     if (o.memory_budget == 0 || plan.total() <= o.memory_budget) return;
+    const auto mib = [](uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; };
     throw Error(ErrorCode::kMemory, o.path + ": needs " + std::to_string(plan.total()) + " bytes (" +
-                                        std::to_string(plan.weights_mapped) + " file pages, " +
-                                        std::to_string(plan.weights_owned) + " weights, " +
-                                        std::to_string(plan.kv_cache) + " KV cache, " + std::to_string(plan.scratch) +
-                                        " scratch), but the memory budget is " + std::to_string(o.memory_budget));
+                                        mib(plan.weights_mapped) + " file pages, " + mib(plan.weights_owned) +
+                                        " weights, " + mib(plan.kv_cache) + " KV cache, " + mib(plan.scratch) +
+                                        " scratch: " + mib(plan.total()) + "), but the memory budget is " +
+                                        std::to_string(o.memory_budget) + " bytes");
 }
 
 }  // namespace
@@ -142,8 +166,9 @@ void Engine::load_weights(State& s, std::unique_ptr<formats::Checkpoint> checkpo
     MemoryPlan plan = plan_for(*checkpoint, s.config, o);
     check_budget(plan, o);
     s.pool = std::make_unique<platform::ThreadPool>(o.threads);
-    const uint64_t budget =
-        o.memory_budget == 0 ? 0 : o.memory_budget - plan.kv_cache - plan.scratch - plan.weights_mapped;
+    // At least 1: 0 would mean no budget.
+    const uint64_t rest = plan.kv_cache + plan.scratch + plan.weights_mapped;
+    const uint64_t budget = o.memory_budget == 0 ? 0 : std::max<uint64_t>(1, o.memory_budget - rest);
     s.weights = model::Weights::load(std::move(checkpoint), s.config, *s.pool, budget, o.progress);
     s.kv = std::make_unique<memory::KvPool>(kv_shape(s.config, o), o.max_sessions);
     s.forward = std::make_unique<model::Forward>(s.config, s.weights, table, *s.pool, o.max_step_tokens);
