@@ -81,10 +81,16 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& f) {
         ->check(CLI::Range(0.01, 100.0));
     command.add_option("--presence-penalty", f.presence_penalty, "Is subtracted from the logits of recent tokens")
         ->check(CLI::Range(-100.0, 100.0));
-    command.add_option("--seed", f.seed, "Equal seeds give equal answers")->capture_default_str();
+    command.add_option("--seed", f.seed, "Equal seeds give equal answers")->check(whole_number)->capture_default_str();
     command.add_option("-n,--max-tokens", f.max_tokens, "Tokens to generate at most; 0: until the context is full")
         ->check(CLI::Range(0U, 1U << 24));
-    command.add_option("--stop", f.stop, "End the answer before this text (may be given several times)");
+    // Not a vector option: that would take "[a,b]" apart and swallow the words that follow.
+    command
+        .add_option_function<std::string>(
+            "--stop", [&f](const std::string& text) { f.stop.push_back(text); },
+            "End the answer before this text (may be given several times)")
+        ->check([](const std::string& text) { return text.empty() ? "expected a text, found none" : ""; })
+        ->trigger_on_parse();
 }
 
 SamplerHandle create_sampler(const SamplingFlags& f, const samara_model_info& info) {
@@ -139,6 +145,12 @@ Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sa
     check(samara_session_truncate(session, shared, nullptr));
     a.reused_tokens = static_cast<uint32_t>(shared);
     auto start = std::chrono::steady_clock::now();
+    const samara_model_info info = model_info(engine);
+    if (prompt.size() > info.context_tokens) {
+        throw Error(ErrorCode::kContextFull,
+                    fmt::format("the prompt has {} tokens, more than the context of {} (raise --context, up to {})",
+                                prompt.size(), info.context_tokens, info.trained_context));
+    }
     prefill(engine, session, prompt.subspan(shared), true);
     a.prefill_seconds = seconds_since(start);
     for (const int32_t token : prompt) samara_sampler_accept(sampler, token);
@@ -177,11 +189,11 @@ Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sa
 
 ReasoningSplitter::Sink terminal_sink() {
     return [dim = colours(stdout), was_reasoning = false](std::string_view text, bool reasoning) mutable {
-        if (reasoning != was_reasoning && dim) print(reasoning ? "\033[2m" : "\033[0m");
+        // Where it cannot be dimmed, its tags keep reasoning apart. Each piece ends undimmed: a program that stops here
+        // must not leave the terminal dimmed.
+        if (!dim && reasoning != was_reasoning) print(reasoning ? kOpen : kClose);
         was_reasoning = reasoning;
-        print(text);
-        // A program that stops here must not leave the terminal dimmed.
-        if (reasoning && dim) print("\033[0m\033[2m");
+        print(dim && reasoning ? fmt::format("\033[2m{}\033[0m", text) : std::string(text));
     };
 }
 
@@ -195,18 +207,12 @@ void explain_stop(const Answer& a, const samara_model_info& info) {
 
 const char* stop_name(samara_stop_reason reason) {
     switch (reason) {
-        case SAMARA_STOP_LIMIT:
-            return "max_tokens";
-        case SAMARA_STOP_END_TOKEN:
-            return "end";
-        case SAMARA_STOP_STRING:
-            return "stop";
-        case SAMARA_STOP_CONTEXT_FULL:
-            return "context_full";
-        case SAMARA_STOP_CALLBACK:
-            return "callback";
-        case SAMARA_STOP_CANCELLED:
-            return "cancelled";
+        case SAMARA_STOP_LIMIT: return "max_tokens";
+        case SAMARA_STOP_END_TOKEN: return "end";
+        case SAMARA_STOP_STRING: return "stop";
+        case SAMARA_STOP_CONTEXT_FULL: return "context_full";
+        case SAMARA_STOP_CALLBACK: return "callback";
+        case SAMARA_STOP_CANCELLED: return "cancelled";
     }
     return "unknown";
 }

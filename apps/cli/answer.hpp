@@ -57,7 +57,7 @@ struct Answer {
 Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sampler, const Tokenizer& tokenizer,
               std::span<const int32_t> prompt, const SamplingFlags& flags, const ReasoningSplitter::Sink& sink);
 
-/// A sink that prints to standard output, reasoning dimmed on a terminal.
+/// A sink that prints to standard output: reasoning dimmed on a terminal, between its tags elsewhere.
 ReasoningSplitter::Sink terminal_sink();
 
 /// Says on standard error why an answer ended, where that is not the ordinary way. `info` names the context.

@@ -124,7 +124,9 @@ void run(Options o) {
     // The first round warms pages and caches, and is where a user's first token comes from.
     std::vector<double> prefill_seconds, decode_seconds, decode_cpu;
     double first_token_seconds = 0;
+    ProgressBar bar("measuring, round", ProgressBar::Unit::kSteps);
     for (uint32_t r = 0; r <= o.rounds; ++r) {
+        bar.update(r, o.rounds + 1);
         const auto begin = Clock::now();
         const Round round = measure(engine.get(), o, info.vocab);
         if (r == 0) {
@@ -135,6 +137,7 @@ void run(Options o) {
         decode_seconds.push_back(round.decode_seconds);
         decode_cpu.push_back(round.decode_cpu_seconds);
     }
+    bar.clear();
     const uint64_t peak = peak_rss_bytes();  // before the bandwidth measurement takes memory of its own
     const double bandwidth = measure_bandwidth(path, info.memory.weights_owned == 0, static_cast<int>(info.threads), 3);
 
@@ -171,7 +174,7 @@ void run(Options o) {
         {"roofline_fraction", static_cast<double>(total) * decode_tps / bandwidth},
     };
     if (o.json) {
-        print(result.dump(2) + "\n");
+        print(json_text(result, 2));
     } else {
         print_table(result);
     }

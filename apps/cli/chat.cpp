@@ -1,18 +1,16 @@
 // samara chat: a conversation. The session keeps the keys and values of everything said, so each turn reads only what
 // is new.
 
-#include <editline/readline.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/answer.hpp"
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
 #include "apps/cli/files.hpp"
+#include "apps/cli/line_editor.hpp"
+#include "apps/pull/progress.hpp"
 #include "src/platform/error.hpp"
 
 namespace samara::cli {
@@ -35,29 +33,20 @@ constexpr const char* kHelp =
     "/quit         leave (or Ctrl-D)\n"
     "Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n";
 
-// A line from the person: edited on a terminal, plain otherwise. False at the end of input.
-bool read_line(const char* prompt, std::string& line) {
-    if (isatty(STDIN_FILENO) != 1) return static_cast<bool>(std::getline(std::cin, line));
-    char* text = readline(prompt);
-    if (text == nullptr) return false;
-    line = text;
-    if (!line.empty()) add_history(text);
-    std::free(text);
-    return true;
-}
-
-bool read_message(std::string& message) {
+// A message: a line, or several when all but the last end in a backslash.
+LineEditor::Result read_message(LineEditor& editor, std::string& message) {
     message.clear();
     std::string line;
-    for (const char* prompt = "> "; read_line(prompt, line); prompt = ". ") {
-        if (line.empty() || line.back() != '\\') {
-            message += line;
-            return true;
-        }
+    for (const char* prompt = "> ";; prompt = ". ") {
+        const LineEditor::Result result = editor.read(prompt, line);
+        if (result == LineEditor::Result::kInterrupted) message.clear();
+        if (result != LineEditor::Result::kLine) return message.empty() ? result : LineEditor::Result::kLine;
+        if (!line.ends_with('\\')) break;
         line.back() = '\n';
         message += line;
     }
-    return !message.empty();
+    message += line;
+    return LineEditor::Result::kLine;
 }
 
 class Chat {
@@ -76,30 +65,37 @@ class Chat {
     }
 
     void loop() {
-        const InterruptGuard guard(session_.get());
         fmt::print(stderr, "{} ({} parameters, {} per token). /help lists the commands.\n",
-                   *info_.name != '\0' ? info_.name : options_.load.model.c_str(), info_.parameters,
-                   info_.parameters_per_token);
+                   *info_.name != '\0' ? pull::printable(info_.name) : options_.load.model,
+                   format_count(info_.parameters), format_count(info_.parameters_per_token));
+        LineEditor editor;
         std::string line;
-        while (read_message(line)) {
-            clear_interrupt();
+        for (;;) {
+            const LineEditor::Result result = read_message(editor, line);
+            if (result == LineEditor::Result::kEnd || line == "/quit") break;
+            if (result == LineEditor::Result::kInterrupted) fmt::print(stderr, "(Ctrl-D or /quit leaves)\n");
+            if (line.empty()) continue;
             samara_session_resume(session_.get());
-            try {
-                if (line == "/quit") break;
-                if (!line.empty() && line[0] == '/') {
-                    command(line);
-                } else if (!line.empty()) {
-                    say(line);
-                }
-            } catch (const Error& e) {
-                fmt::print(stderr, "samara: {}\n", e.what());
-                if (e.code() == ErrorCode::kInternal || e.code() == ErrorCode::kIo) throw;
-            }
+            const InterruptGuard guard(session_.get());
+            attempt(line);
+            if (terminated()) return;
+            clear_interrupt();
         }
-        clear_interrupt();
     }
 
   private:
+    // What goes wrong with one line is said and does not end the conversation, unless nobody can read the answers.
+    void attempt(const std::string& line) {
+        try {
+            line[0] == '/' ? command(line) : say(line);
+        } catch (const Error& e) {
+            if (std::ferror(stdout) != 0 || e.code() == ErrorCode::kInternal) throw;
+            const bool cancelled = e.code() == ErrorCode::kCancelled;
+            fmt::print(stderr, "samara: {}{}\n", cancelled ? "stopped" : e.what(),
+                       e.code() == ErrorCode::kContextFull ? "; /reset forgets the conversation" : "");
+        }
+    }
+
     void reset(const std::string& system) {
         system_ = system;
         messages_ = nlohmann::json::array();
@@ -152,7 +148,7 @@ class Chat {
     }
 
     void save(const std::string& path) {
-        const std::string text = messages_.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+        const std::string text = json_text(messages_, 2);
         OutputFile file(path);
         file.write(std::as_bytes(std::span(text)));
         file.finish();
@@ -181,7 +177,7 @@ class Chat {
     Tokenizer tokenizer_;
     SessionHandle session_;
     SamplerHandle sampler_;
-    std::string system_;
+    std::string system_;  // the system message; "" for none
     nlohmann::json messages_;
     Answer last_;
 };
@@ -196,6 +192,7 @@ void add_chat(CLI::App& app) {
     command->add_flag("--no-think", o->no_think, "Ask the model to answer without reasoning");
     add_sampling_flags(*command, o->sampling);
     command->footer(
+        "Ctrl-C stops an answer, Ctrl-D leaves; lines are edited with the arrow keys; /help lists the commands.\n"
         "Examples:\n"
         "  samara chat -m smollm2\n"
         "  samara chat -m maple-preview --system \"You translate into French.\" --no-think\n"

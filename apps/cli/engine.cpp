@@ -40,6 +40,20 @@ std::string format_bytes(double bytes) {
     return u == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, units[u]);
 }
 
+std::string format_count(uint64_t count) {
+    const auto n = static_cast<double>(count);
+    if (count >= 1'000'000'000) return fmt::format("{:.2f} billion", n / 1e9);
+    if (count >= 1'000'000) return fmt::format("{:.1f} million", n / 1e6);
+    return std::to_string(count);
+}
+
+std::string whole_number(const std::string& text) {
+    uint64_t value = 0;
+    const auto [rest, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure == std::errc() && rest == text.data() + text.size()) return "";
+    return fmt::format("expected a whole number of at most 64 bits, found '{}'", text);
+}
+
 namespace {
 
 samara_load_params load_params(const LoadFlags& flags, const std::string& path) {
@@ -59,6 +73,7 @@ samara_load_params load_params(const LoadFlags& flags, const std::string& path) 
 }  // namespace
 
 EngineHandle load_engine(const LoadFlags& flags) {
+    const InterruptGuard guard;
     const std::string path = pull::resolve_model(flags.model);
     samara_load_params p = load_params(flags, path);
     ProgressBar bar("loading", ProgressBar::Unit::kBytes);

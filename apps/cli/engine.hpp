@@ -39,8 +39,12 @@ struct LoadFlags {
 
 /// "3GiB", "700M", "1234" -> bytes. Throws Error(kInvalidArgument) naming `flag`.
 uint64_t parse_bytes(const std::string& text, const char* flag);
-/// 1536 -> "1.5 KiB".
+/// 1536 -> "1.50 KiB".
 std::string format_bytes(double bytes);
+/// 134515008 -> "134.5 million".
+std::string format_count(uint64_t count);
+/// For an unsigned option without a range: the parser alone reads "-1" and numbers past 64 bits as the largest one.
+std::string whole_number(const std::string& text);
 
 /// Loads with a progress bar where that takes longer than a moment.
 EngineHandle load_engine(const LoadFlags& flags);

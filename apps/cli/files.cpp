@@ -6,21 +6,27 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 
 #include "src/platform/error.hpp"
 
 namespace samara::cli {
 
-OutputFile::OutputFile(std::string path)
-    : path_(std::move(path)), temporary_(path_ + fmt::format(".{}.tmp", getpid())) {
-    file_ = std::fopen(temporary_.c_str(), "wbx");
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+    if (path_.empty()) throw Error(ErrorCode::kInvalidArgument, "expected the name of a file to write, found none");
+    std::error_code none;
+    const auto status = std::filesystem::status(path_, none);
+    // A rename would put a file in the place of /dev/null or of a pipe: those are written directly.
+    const bool direct = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+    if (!direct) temporary_ = path_ + fmt::format(".{}.tmp", getpid());
+    file_ = direct ? std::fopen(path_.c_str(), "wb") : std::fopen(temporary_.c_str(), "wbx");
     if (file_ == nullptr) fail("create");
 }
 
 OutputFile::~OutputFile() {
     if (file_ == nullptr) return;
     std::fclose(file_);
-    std::remove(temporary_.c_str());
+    if (!temporary_.empty()) std::remove(temporary_.c_str());
 }
 
 void OutputFile::fail(const char* action) const {
@@ -32,27 +38,31 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 }
 
 void OutputFile::finish() {
-    const bool flushed = std::fflush(file_) == 0 && fsync(fileno(file_)) == 0;
-    if (!flushed) fail("write");
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename into place");
+    if (std::fflush(file_) != 0) fail("write");
+    if (!temporary_.empty() && fsync(fileno(file_)) != 0) fail("write");
+    if (!temporary_.empty() && std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename into place");
     std::fclose(file_);
     file_ = nullptr;
 }
 
 std::string read_text(const std::string& path, uint64_t limit) {
     const bool standard = path == "-";
+    const std::string name = standard ? "standard input" : path;
     std::FILE* file = standard ? stdin : std::fopen(path.c_str(), "rb");
     if (file == nullptr) throw Error(ErrorCode::kIo, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
     std::string text;
     char buffer[65536];
     size_t n = 0;
-    while (text.size() <= limit && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0) text.append(buffer, n);
+    // Not until fread() gives nothing: on a terminal that would ask for a second Ctrl-D.
+    while (text.size() <= limit && std::feof(file) == 0 && (n = std::fread(buffer, 1, sizeof buffer, file)) > 0) {
+        text.append(buffer, n);
+    }
     const bool failed = std::ferror(file) != 0;
     const int reason = errno;
     if (!standard) std::fclose(file);
-    if (failed) throw Error(ErrorCode::kIo, fmt::format("{}: cannot read: {}", path, std::strerror(reason)));
+    if (failed) throw Error(ErrorCode::kIo, fmt::format("{}: cannot read: {}", name, std::strerror(reason)));
     if (text.size() > limit) {
-        throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: expected at most {} bytes of text", path, limit));
+        throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: expected at most {} bytes of text", name, limit));
     }
     return text;
 }

@@ -11,6 +11,7 @@
 namespace samara::cli {
 
 /// A file that appears under its name only when finished: written beside it, renamed at the end, removed otherwise.
+/// Something else that exists under the name (a device, a pipe) is written as it is.
 class OutputFile {
   public:
     explicit OutputFile(std::string path);  // throws Error(kIo)

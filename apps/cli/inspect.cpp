@@ -8,6 +8,7 @@
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
 #include "apps/pull/models.hpp"
+#include "apps/pull/progress.hpp"
 #include "src/formats/packed.hpp"
 #include "src/model/config.hpp"
 #include "src/platform/error.hpp"
@@ -32,12 +33,8 @@ uint64_t tensor_bytes(const formats::Tensor& t) {
 
 std::string shape_text(const formats::Tensor& t) { return fmt::format("[{}]", fmt::join(t.shape, ", ")); }
 
-// Damage that only reading the data finds. Packed files carry checksums; others are checked when they are loaded.
+// Damage that only reading the data finds. Packed files carry checksums; other files have none.
 std::vector<std::string> verify(const formats::Checkpoint& checkpoint) {
-    if (!formats::is_packed(checkpoint)) {
-        throw Error(ErrorCode::kUnsupported,
-                    checkpoint.file() + ": --verify needs a packed file, which carries checksums");
-    }
     ProgressBar bar("verifying", ProgressBar::Unit::kBytes);
     return formats::verify_packed(checkpoint, [&](uint64_t done, uint64_t total) {
         bar.update(done, total);
@@ -94,14 +91,15 @@ void print_text(const nlohmann::json& r, uint64_t context) {
     const auto bytes = [](const nlohmann::json& v) { return format_bytes(v.get<double>()); };
     print(fmt::format("{}: {}, {}\n", r["file"].get<std::string>(), r["format"].get<std::string>(),
                       bytes(r["file_bytes"])));
-    print(fmt::format("architecture  {} {}\n", r["architecture"].get<std::string>(), r["name"].get<std::string>()));
-    print(fmt::format("parameters    {:.2f} B, {:.2f} B per token\n", static_cast<double>(number("parameters")) / 1e9,
-                      static_cast<double>(number("parameters_per_token")) / 1e9));
+    print(fmt::format("architecture  {} {}\n", r["architecture"].get<std::string>(),
+                      pull::printable(r["name"].get<std::string>())));
+    print(fmt::format("parameters    {}, {} per token\n", format_count(number("parameters")),
+                      format_count(number("parameters_per_token"))));
     print(fmt::format("shape         {} layers, hidden {}, {} query and {} key/value heads of {}, vocabulary {}\n",
                       number("layers"), number("hidden"), number("heads"), number("kv_heads"), number("head_dim"),
                       number("vocab")));
     if (number("experts") > 0) {
-        print(fmt::format("experts       {} of {} a layer, {} used per token\n", number("experts"),
+        print(fmt::format("experts       {} a layer, of width {}; {} used per token\n", number("experts"),
                           number("feed_forward"), number("experts_used")));
     } else {
         print(fmt::format("feed-forward  {}\n", number("feed_forward")));
@@ -122,11 +120,15 @@ void print_text(const nlohmann::json& r, uint64_t context) {
 void run(Options o) {
     const InterruptGuard guard;
     const auto checkpoint = formats::Checkpoint::open({pull::resolve_model(o.load.model).string()});
+    if (o.verify && !formats::is_packed(*checkpoint)) {
+        throw Error(ErrorCode::kUnsupported,
+                    checkpoint->file() + ": --verify needs a packed file, which carries checksums");
+    }
     const model::ModelConfig config = model::read_config(*checkpoint);
     if (o.load.context == 0) o.load.context = std::min<uint64_t>(4096, static_cast<uint64_t>(config.context));
     const nlohmann::json result = describe(o, *checkpoint, config, plan_engine(o.load));
     if (o.json) {
-        print(result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        print(json_text(result, 2));
     } else {
         print_text(result, o.load.context);
         if (o.tensors) {
@@ -139,7 +141,8 @@ void run(Options o) {
     const std::vector<std::string> problems = verify(*checkpoint);
     for (const std::string& p : problems) fmt::print(stderr, "samara: {}\n", p);
     if (!problems.empty()) {
-        throw Error(ErrorCode::kFormat, fmt::format("{}: {} damaged sections", checkpoint->file(), problems.size()));
+        throw Error(ErrorCode::kFormat,
+                    fmt::format("{}: damaged, {} checksums do not match", checkpoint->file(), problems.size()));
     }
     if (!o.json) print("every checksum is right\n");
 }
@@ -151,8 +154,11 @@ void add_inspect(CLI::App& app) {
         app.add_subcommand("inspect", "Show what is in a model file, what it needs, and what is wrong with it");
     auto o = std::make_shared<Options>();
     command->add_option("model", o->load.model, "GGUF, packed or .safetensors file, or a folder")->required();
-    command->add_option("--context", o->load.context, "Positions to plan memory for");
-    command->add_option("--threads", o->load.threads, "Threads to plan scratch memory for");
+    command
+        ->add_option("--context", o->load.context, "Tokens to plan memory for; 0: the smaller of 4096 and the model's")
+        ->check(whole_number);
+    command->add_option("--threads", o->load.threads, "Threads to plan scratch memory for")
+        ->check(CLI::Range(0U, 256U));
     command->add_flag("--tensors", o->tensors, "List every tensor");
     command->add_flag("--verify", o->verify, "Check every checksum of a packed file");
     command->add_flag("--json", o->json, "Print the result as one JSON object");

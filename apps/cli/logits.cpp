@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/commands.hpp"
@@ -31,6 +31,7 @@ struct Sink {
     size_t row_bytes;
     std::string failure;  // exceptions must not cross the C interface
     samara_session* session;
+    ProgressBar bar{"computing logits", ProgressBar::Unit::kTokens};
 };
 
 void write_row(uint32_t, uint32_t, const float* logits, void* user) {
@@ -77,10 +78,26 @@ std::vector<int32_t> generate_greedily(samara_session* session, uint32_t count) 
     return tokens;
 }
 
+void refuse_overwriting_input(const Options& o) {
+    const auto same = [](const std::string& a, const std::string& b) {
+        std::error_code none;
+        return !a.empty() && (a == b || std::filesystem::equivalent(a, b, none)) &&
+               !std::filesystem::is_character_file(a, none);
+    };
+    if (same(o.out, o.experts)) {
+        throw Error(ErrorCode::kInvalidArgument, "--experts: expected another file than --out, found " + o.experts);
+    }
+    for (const auto& [flag, path] : {std::pair("--out", o.out), std::pair("--experts", o.experts)}) {
+        if (!same(path, o.tokens) && !same(path, o.load.model)) continue;
+        throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {} is what is being read", flag, path));
+    }
+}
+
 void run(Options o) {
     if (o.out.empty() && o.greedy == 0 && o.experts.empty()) {
         throw Error(ErrorCode::kInvalidArgument, "logits: expected --out, --experts or --greedy");
     }
+    refuse_overwriting_input(o);
     const std::vector<int32_t> tokens = read_token_file(o.tokens);
     if (o.load.context == 0) o.load.context = tokens.size() + o.greedy;
     if (o.chunk != 0) o.load.max_step_tokens = std::max(o.chunk, o.load.max_step_tokens);
@@ -96,8 +113,6 @@ void run(Options o) {
     if (!o.out.empty()) out = std::make_unique<OutputFile>(o.out);
     std::vector<uint16_t> experts(o.experts.empty() ? 0 : tokens.size() * info.layers * info.experts_used);
     Sink sink{out.get(), {}, info.vocab * sizeof(float), {}, session.get()};
-    ProgressBar bar("computing logits", ProgressBar::Unit::kTokens);
-
     samara_step_input input{};
     input.struct_size = sizeof input;
     input.session = session.get();
@@ -111,11 +126,15 @@ void run(Options o) {
     step.input_count = 1;
     step.chunk = o.chunk;
     step.on_logits = write_row;
+    step.on_progress = [](uint64_t done, uint64_t total, void* user) {
+        static_cast<Sink*>(user)->bar.update(done, total);
+        return 1;
+    };
     step.user = &sink;
     const samara_status status = samara_step(engine.get(), &step);
     if (!sink.failure.empty()) throw Error(ErrorCode::kIo, sink.failure);
     check(status);
-    bar.clear();
+    sink.bar.clear();
 
     nlohmann::json result{{"tokens_in", tokens.size()},
                           {"vocab", info.vocab},
@@ -128,7 +147,7 @@ void run(Options o) {
     if (!experts.empty()) write_experts(o.experts, experts, input.count, info);
     if (o.greedy > 0) result["tokens"] = generate_greedily(session.get(), o.greedy);
     if (o.json) {
-        print(result.dump() + "\n");
+        print(json_text(result));
         return;
     }
     if (out) print(fmt::format("{}  {}\n", result["sha256"].get<std::string>(), o.out));
@@ -146,7 +165,8 @@ void add_logits(CLI::App& app) {
     command->add_option("--experts", o->experts, "Write the chosen experts, uint16 [tokens, layers, used], here");
     command->add_option("--chunk", o->chunk, "Tokens a pass at most (the result does not depend on it)")
         ->check(CLI::Range(1U, 65536U));
-    command->add_option("--greedy", o->greedy, "Then generate this many tokens greedily and print them");
+    command->add_option("--greedy", o->greedy, "Then generate this many tokens greedily and print them")
+        ->check(CLI::Range(0U, 1U << 24));
     command->add_flag("--json", o->json, "Print the result as one JSON object");
     command->footer(
         "Examples:\n"

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <clocale>
 #include <csignal>
 #include <cstring>
+#include <iostream>
 
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
@@ -17,6 +19,14 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 constexpr int kInterrupted = 130;
+
+// Output that could not be written is a failure, also of commands that print and return.
+int flushed(int code) {
+    const bool good = std::cout.flush().good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    if (good || code != 0) return code;
+    fmt::print(stderr, "samara: standard output: cannot write all of it\n");
+    return kFailed;
+}
 
 int run_program(int argc, char** argv) {
     CLI::App app("Samara runs ternary mixture-of-experts language models exactly, fast and in bounded memory.",
@@ -41,6 +51,11 @@ int run_program(int argc, char** argv) {
     samara::cli::add_synth(app);
     app.add_subcommand("pull", "Download a published model (samara pull --help)");
     app.add_subcommand("models", "List known and installed models (samara models --help)");
+    if (argc > 1 && *argv[1] != '-' &&
+        app.get_subcommands([&](const CLI::App* s) { return s->check_name(argv[1]); }).empty()) {
+        fmt::print(stderr, "samara: unknown command '{}'; samara --help lists the commands\n", argv[1]);
+        return kUsage;
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
@@ -53,11 +68,13 @@ int run_program(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);        // a file too large for ulimit fails like a full disk, and is cleaned up
+    std::setlocale(LC_CTYPE, "C.UTF-8");  // what the line editor takes for characters
     // The downloader parses its own flags.
-    if (argc > 1 && std::strcmp(argv[1], "pull") == 0) return samara::pull::pull_main(argc - 1, argv + 1);
-    if (argc > 1 && std::strcmp(argv[1], "models") == 0) return samara::pull::models_main(argc - 1, argv + 1);
+    if (argc > 1 && std::strcmp(argv[1], "pull") == 0) return flushed(samara::pull::pull_main(argc - 1, argv + 1));
+    if (argc > 1 && std::strcmp(argv[1], "models") == 0) return flushed(samara::pull::models_main(argc - 1, argv + 1));
     try {
-        return run_program(argc, argv);
+        return flushed(run_program(argc, argv));
     } catch (const samara::Error& e) {
         if (e.code() == samara::ErrorCode::kCancelled) {
             fmt::print(stderr, "samara: stopped\n");

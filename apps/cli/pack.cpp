@@ -34,16 +34,14 @@ void run(const Options& o) {
     bar.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (o.json) {
-        print(nlohmann::json{{"path", o.out},
-                             {"input_bytes", report.input_bytes},
-                             {"output_bytes", report.output_bytes},
-                             {"ternary_matrices", report.ternary_matrices},
-                             {"other_matrices", report.other_matrices},
-                             {"invalid_codes", report.code3},
-                             {"ternarised_nrmse", report.ternary_nrmse},
-                             {"seconds", seconds}}
-                  .dump() +
-              "\n");
+        print(json_text({{"path", o.out},
+                         {"input_bytes", report.input_bytes},
+                         {"output_bytes", report.output_bytes},
+                         {"ternary_matrices", report.ternary_matrices},
+                         {"other_matrices", report.other_matrices},
+                         {"invalid_codes", report.code3},
+                         {"ternarised_nrmse", report.ternary_nrmse},
+                         {"seconds", seconds}}));
         return;
     }
     print(fmt::format("{}: {} from {}, {} ternary matrices, {} others, in {:.1f} s\n", o.out,

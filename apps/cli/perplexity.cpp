@@ -28,6 +28,8 @@ struct Scores {
     uint32_t vocab = 0;
     double nll = 0;  // sum of -log p(next token)
     uint64_t scored = 0;
+    uint64_t begin = 0, total = 0;  // where the window lies in the text, for the bar
+    ProgressBar bar{"scoring", ProgressBar::Unit::kTokens};
 };
 
 void score(uint32_t, uint32_t token, const float* logits, void* user) {
@@ -52,10 +54,11 @@ void run(Options o) {
         static_cast<size_t>(o.window == 0 ? info.context_tokens : std::min<uint64_t>(o.window, info.context_tokens));
     const SessionHandle session = create_session(engine.get());
     const InterruptGuard guard(session.get());
-    ProgressBar bar("scoring", ProgressBar::Unit::kTokens);
     Scores scores;
+    scores.total = tokens.size();
     scores.vocab = info.vocab;
     for (size_t begin = 0; begin + 1 < tokens.size(); begin += window) {
+        scores.begin = begin;
         scores.window = std::span(tokens).subspan(begin, std::min(window, tokens.size() - begin));
         check(samara_session_truncate(session.get(), 0, nullptr));
         samara_step_input input{};
@@ -69,20 +72,22 @@ void run(Options o) {
         step.inputs = &input;
         step.input_count = 1;
         step.on_logits = score;
+        step.on_progress = [](uint64_t done, uint64_t, void* user) {
+            auto& s = *static_cast<Scores*>(user);
+            s.bar.update(s.begin + done, s.total);
+            return 1;
+        };
         step.user = &scores;
         check(samara_step(engine.get(), &step));
-        bar.update(begin + scores.window.size(), tokens.size());
     }
-    bar.clear();
+    scores.bar.clear();
     const double mean = scores.nll / static_cast<double>(scores.scored);
     if (o.json) {
-        print(nlohmann::json{{"perplexity", std::exp(mean)},
-                             {"nll", mean},
-                             {"tokens", tokens.size()},
-                             {"scored", scores.scored},
-                             {"window", window}}
-                  .dump() +
-              "\n");
+        print(json_text({{"perplexity", std::exp(mean)},
+                         {"nll", mean},
+                         {"tokens", tokens.size()},
+                         {"scored", scores.scored},
+                         {"window", window}}));
     } else {
         print(fmt::format("perplexity {:.4f} over {} tokens (windows of {})\n", std::exp(mean), scores.scored, window));
     }
@@ -100,7 +105,10 @@ void add_perplexity(CLI::App& app) {
     input->require_option(1);
     command->add_option("--window", o->window, "Tokens of a window; 0: the context")->check(CLI::Range(2U, 1U << 24));
     command->add_flag("--json", o->json, "Print the result as one JSON object");
-    command->footer("Example:\n  samara perplexity -m smollm2 -f README.md --window 512");
+    command->footer(
+        "The windows do not overlap, and each starts from an empty context.\n"
+        "Example:\n"
+        "  samara perplexity -m smollm2 -f README.md --window 512");
     command->callback([o] { run(*o); });
 }
 

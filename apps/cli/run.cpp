@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/cli/answer.hpp"
 #include "apps/cli/commands.hpp"
@@ -17,12 +18,13 @@ namespace {
 struct Options {
     LoadFlags load;
     SamplingFlags sampling;
-    std::string prompt, file, system;
+    std::optional<std::string> prompt;
+    std::string file, system;
     bool raw = false, no_think = false, json = false, stats = false;
 };
 
 std::string read_prompt(const Options& o) {
-    if (!o.prompt.empty()) return o.prompt;
+    if (o.prompt) return *o.prompt;
     if (!o.file.empty()) return read_text(o.file);
     if (isatty(STDIN_FILENO) == 1) {
         throw Error(ErrorCode::kInvalidArgument, "run: expected a prompt: -p TEXT, -f FILE, or text on standard input");
@@ -57,15 +59,13 @@ void run(const Options& o) {
     const auto sink = o.json ? [](std::string_view, bool) {} : terminal_sink();
     const Answer a = answer(engine.get(), session.get(), sampler.get(), tokenizer, tokens, o.sampling, sink);
     if (o.json) {
-        print(nlohmann::json{{"text", a.text},
-                             {"reasoning", a.reasoning},
-                             {"stop_reason", stop_name(a.reason)},
-                             {"prompt_tokens", a.prompt_tokens},
-                             {"tokens", a.tokens},
-                             {"prefill_tps", rate(a.prompt_tokens, a.prefill_seconds)},
-                             {"decode_tps", rate(a.tokens, a.decode_seconds)}}
-                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-              "\n");
+        print(json_text({{"text", a.text},
+                         {"reasoning", a.reasoning},
+                         {"stop_reason", stop_name(a.reason)},
+                         {"prompt_tokens", a.prompt_tokens},
+                         {"tokens", a.tokens},
+                         {"prefill_tps", rate(a.prompt_tokens, a.prefill_seconds)},
+                         {"decode_tps", rate(a.tokens, a.decode_seconds)}}));
         return;
     }
     print(colours(stdout) ? "\033[0m\n" : "\n");
@@ -84,13 +84,15 @@ void add_run(CLI::App& app) {
     add_load_flags(*command, o->load);
     auto* prompt = command->add_option("-p,--prompt", o->prompt, "The prompt");
     command->add_option("-f,--file", o->file, "Read the prompt from a file; - is standard input")->excludes(prompt);
-    command->add_option("--system", o->system, "System message");
-    command->add_flag("--raw", o->raw, "Continue the text as it is, without the chat template");
+    auto* system = command->add_option("--system", o->system, "System message");
+    command->add_flag("--raw", o->raw, "Continue the text as it is, without the chat template")->excludes(system);
     command->add_flag("--no-think", o->no_think, "Ask the model to answer without reasoning");
     add_sampling_flags(*command, o->sampling);
     command->add_flag("--stats", o->stats, "Print speeds to standard error");
     command->add_flag("--json", o->json, "Print one JSON object with text and reasoning apart");
     command->footer(
+        "The answer streams to standard output. Reasoning is dimmed on a terminal and stands between <think> tags\n"
+        "elsewhere. Ctrl-C stops it (exit code 130). A full context ends the answer, with a note on standard error.\n"
         "Examples:\n"
         "  samara run -m smollm2 -p \"Why is the sky blue?\"\n"
         "  samara run -m M -f report.txt --system \"Summarise.\" --no-think\n"

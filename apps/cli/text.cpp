@@ -10,7 +10,6 @@ namespace {
 void check_text(samara_text_status status, const samara_text_error& error) {
     if (status == SAMARA_TEXT_OK) return;
     std::string message = error.message;
-    if (status == SAMARA_TEXT_INVALID_UTF8) message += " (byte " + std::to_string(error.offset) + ")";
     const ErrorCode code = status == SAMARA_TEXT_INTERNAL        ? ErrorCode::kInternal
                            : status == SAMARA_TEXT_UNSUPPORTED   ? ErrorCode::kUnsupported
                            : status == SAMARA_TEXT_BAD_TOKENIZER ? ErrorCode::kFormat
@@ -136,7 +135,12 @@ std::string Tokenizer::token_bytes(int32_t token) const {
 bool Tokenizer::has_chat_template() const { return samara_text_has_chat_template(get()) == 1; }
 
 std::vector<int32_t> Tokenizer::encode_chat(const nlohmann::json& messages, bool think) const {
-    const std::string text = messages.dump();
+    std::string text;
+    try {
+        text = messages.dump();
+    } catch (const nlohmann::json::exception&) {  // the only thing that can be wrong with strings in an array
+        throw Error(ErrorCode::kInvalidArgument, "a message for the chat template is not valid UTF-8");
+    }
     const std::string variables = nlohmann::json{{"enable_thinking", think}}.dump();
     samara_text_chat chat{};
     chat.messages_json = view(text);

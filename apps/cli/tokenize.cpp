@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
@@ -14,12 +15,13 @@ namespace samara::cli {
 namespace {
 
 struct Options {
-    std::string model, prompt, file, decode;
+    std::string model, file, decode;
+    std::optional<std::string> prompt;
     bool special = false, chat = false, json = false;
 };
 
 std::vector<int32_t> encode(const Options& o, const Tokenizer& tokenizer) {
-    const std::string text = !o.prompt.empty() ? o.prompt : read_text(o.file.empty() ? "-" : o.file);
+    const std::string text = o.prompt ? *o.prompt : read_text(o.file.empty() ? "-" : o.file);
     if (!o.chat) return tokenizer.encode(text, o.special, true);
     return tokenizer.encode_chat(nlohmann::json::array({{{"role", "user"}, {"content", text}}}), true);
 }
@@ -42,9 +44,7 @@ void run(const Options& o) {
     }
     nlohmann::json pieces = nlohmann::json::array();
     for (const int32_t t : tokens) pieces.push_back(tokenizer.token_bytes(t));
-    print(nlohmann::json{{"tokens", tokens}, {"pieces", pieces}}.dump(-1, ' ', false,
-                                                                      nlohmann::json::error_handler_t::replace) +
-          "\n");
+    print(json_text({{"tokens", tokens}, {"pieces", pieces}}));
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void add_tokenize(CLI::App& app) {
         "Examples:\n"
         "  samara tokenize -m M -p \"Hello, world\"\n"
         "  samara tokenize -m M -f text.txt > ids.txt\n"
-        "  samara tokenize -m M --decode ids.txt");
+        "  samara tokenize -m M --decode ids.txt        the text and nothing else, not even a line's end");
     command->callback([o] { run(*o); });
 }
 
