@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "src/formats/packed.hpp"
+#include "src/formats/packed_plan.hpp"
 #include "src/formats/repack.hpp"
 
 namespace samara::model {
@@ -85,11 +86,24 @@ Slice of_expert(Slice s, int expert) {
 
 int feed_forwards(const ModelConfig& k) { return k.experts > 0 ? k.experts : 1; }
 
-// The layout that the first `experts` experts share, as in a packed file: both kinds of file give the same bits.
-Matrix common_layout(const Slice& part, int experts) {
+// The layout that the first `experts` experts share, as in a packed file: both kinds of file give the same bits. File
+// pages are let go as soon as they have been read, here and below: no more than a few matrices' are held at a time.
+Matrix common_layout(const Checkpoint& c, const Slice& part, int experts) {
     std::vector<Slice> slices;
     for (int e = 0; e < experts; ++e) slices.push_back(of_expert(part, e));
-    return formats::choose_layout(slices, Role::kProjection);
+    return formats::choose_layout(slices, Role::kProjection, formats::Ternarise::kLossless,
+                                  [&](const Slice& slice) { formats::drop_slice(c, slice); });
+}
+
+// What a file holds beside its tensors: read once, and mapped from then on.
+uint64_t header_bytes(const Checkpoint& c) {
+    uint64_t bytes = c.file_bytes();
+    for (const Tensor& t : c.tensors()) {
+        uint64_t own = t.data.size() + t.scales.size() + t.biases.size();
+        for (const auto& piece : t.pieces) own += piece.size();
+        bytes -= std::min(bytes, own);
+    }
+    return bytes;
 }
 
 Slice head_slice(const Checkpoint& c, const ModelConfig& k) {
@@ -111,13 +125,14 @@ class WeightsLoader {
     void run() {
         out_.packed_ = formats::is_packed(c_);
         total_ = c_.file_bytes();
+        // First, because it is the largest: its source and its copy are held together while nothing else is.
+        out_.head =
+            out_.packed_ ? packed("output.weight", k_.vocab, k_.hidden) : repacked(head_slice(c_, k_), Role::kHead);
         for (int l = 0; l < k_.layers; ++l) {
             out_.layers.push_back(load_layer(l));
             report();
         }
         out_.output_norm = vector("output_norm.weight", k_.hidden);
-        out_.head =
-            out_.packed_ ? packed("output.weight", k_.vocab, k_.hidden) : repacked(head_slice(c_, k_), Role::kHead);
         load_embedding();
         done_ = total_;
         report();
@@ -178,7 +193,7 @@ class WeightsLoader {
         std::byte* data = allocate(bytes);
         formats::repack(slice, m, {data, bytes});
         m.data = data;
-        if (slice.tensor->name != "token_embd.weight") c_.drop(slice.tensor->data);
+        formats::drop_slice(c_, slice);
         done_ += slice.tensor->data.size() * slice.rows / slice.tensor->rows();
         report();
         return m;
@@ -242,7 +257,7 @@ class WeightsLoader {
         const int n = feed_forwards(k_);
         const Slice* const parts[] = {&s.gate, &s.up, &s.down};
         Matrix layouts[3];
-        pool_.run(3, [&](int p, int) { layouts[p] = common_layout(*parts[p], n); });
+        pool_.run(3, [&](int p, int) { layouts[p] = common_layout(c_, *parts[p], n); });
         const formats::ExpertLayout layout = formats::expert_layout(layouts[0], layouts[1], layouts[2]);
         std::byte* record = allocate(layout.bytes * static_cast<uint64_t>(n));
         std::vector<FeedForward> experts;
@@ -254,17 +269,16 @@ class WeightsLoader {
             write(of_expert(s.down, e), f.down);
         });
         for (const Slice* slice : parts) {
-            c_.drop(slice->tensor->data);
-            for (const auto piece : slice->tensor->pieces) c_.drop(piece);
             done_ += slice->tensor->data.size() * slice->rows / slice->tensor->rows();
         }
         return experts;
     }
 
-    static void write(const Slice& slice, const Matrix& m) {
+    void write(const Slice& slice, const Matrix& m) {
         // The blob lies in a block that this loader owns: writing through the view is what it is for.
         auto* data = const_cast<std::byte*>(m.data);
         formats::repack(slice, m, {data, static_cast<size_t>(kernels::matrix_bytes(m))});
+        formats::drop_slice(c_, slice);
     }
 
     void load_embedding() {
@@ -303,21 +317,31 @@ class WeightsLoader {
 
 WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
     if (formats::is_packed(c)) return {c.file_bytes(), 0};
-    const auto bytes = [](const Slice& s, Role role) {
-        return static_cast<uint64_t>(kernels::matrix_bytes(formats::choose_layout(s, role)));
+    uint64_t largest_source = 0;  // of a layer's matrices: each is held beside its copy for a moment
+    const auto bytes = [&](const Slice& s, Role role) {
+        const auto size = static_cast<uint64_t>(kernels::matrix_bytes(formats::choose_layout(s, role)));
+        formats::drop_slice(c, s);
+        return size;
     };
     WeightsPlan plan;
     for (int l = 0; l < k.layers; ++l) {
         const LayerSlices s = find_layer(c, k, l);
+        for (const Slice* m : {&s.q, &s.k, &s.v, &s.o, &s.gate, &s.up, &s.down}) {
+            largest_source = std::max(largest_source, formats::slice_bytes(*m));
+        }
         for (const Slice* m : {&s.q, &s.k, &s.v, &s.o}) plan.owned += bytes(*m, Role::kProjection);
         if (k.experts > 0) plan.owned += bytes(s.router, Role::kRouter);
         // Expert 0 stands for all: reading every expert here would cost as much as the load itself.
         const formats::ExpertLayout layout =
-            formats::expert_layout(common_layout(s.gate, 1), common_layout(s.up, 1), common_layout(s.down, 1));
+            formats::expert_layout(common_layout(c, s.gate, 1), common_layout(c, s.up, 1), common_layout(c, s.down, 1));
         plan.owned += layout.bytes * static_cast<uint64_t>(feed_forwards(k));
     }
-    plan.owned += bytes(head_slice(c, k), Role::kHead);
-    plan.mapped = c.get("token_embd.weight").data.size();
+    const Slice head = head_slice(c, k);
+    const uint64_t head_copy = bytes(head, Role::kHead);
+    plan.owned += head_copy;
+    const uint64_t loading_head = formats::slice_bytes(head) + head_copy;
+    plan.mapped = header_bytes(c) + std::max({c.get("token_embd.weight").data.size(), largest_source,
+                                              loading_head - std::min(loading_head, plan.owned)});
     return plan;
 }
 
