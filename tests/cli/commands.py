@@ -1,0 +1,94 @@
+"""What the commands promise: equal hashes, measured numbers, examples that run."""
+
+import hashlib
+import shlex
+
+from files import ids
+from harness import expect, folder, model, refused, samara, succeeds, test
+
+COMMANDS = ("run", "chat", "bench", "logits", "perplexity", "tokenize", "inspect", "pack", "synth", "pull", "models")
+
+
+@test
+def logits_and_experts_do_not_depend_on_how_they_are_computed():
+    sets = ["scalar"]
+    for isa in ("avx2", "avx512"):
+        if samara("tokenize", "-m", model(), "-p", "x").code == 0 and \
+           samara("run", "-m", model(), "-p", "x", "-n", "1", "--isa", isa).code == 0:
+            sets.append(isa)
+    ways = [[], ["--chunk", "1"], ["--chunk", "7"], ["--chunk", "512"], ["--threads", "1"], ["--threads", "2"]]
+    ways += [["--isa", isa] for isa in sets]
+    found = set()
+    with folder() as place:
+        tokens = ids(place, 200)
+        for name in ("tiny.gguf", "packed.gguf"):
+            for way in ways:
+                out, experts = place / "l.f32", place / "e.bin"
+                run = succeeds("logits", "-m", model(name), "--tokens", tokens, "--out", str(out), "--experts",
+                               str(experts), *way)
+                digest = hashlib.sha256(out.read_bytes()).hexdigest()
+                expect(run.out.split()[0].decode() == digest, "the printed hash is the file's", run)
+                found.add((digest, hashlib.sha256(experts.read_bytes()).hexdigest()))
+        expect(len(found) == 1, f"one result, found {found}")
+        expect(out.stat().st_size == 200 * 2048 * 4, "float32 [tokens, vocabulary]")
+
+
+@test
+def greedy_tokens_follow_the_logits():
+    with folder() as place:
+        run = succeeds("logits", "-m", model(), "--tokens", ids(place), "--greedy", "5", "--json")
+        expect(len(run.json["tokens"]) == 5, "five tokens", run)
+        refused("logits", "-m", model(), "--tokens", ids(place), code=2, says=["--greedy"])
+
+
+@test
+def perplexity_of_a_text_and_of_its_tokens_are_equal():
+    with folder() as place:
+        (place / "t").write_text("The ship sailed over the sea and into the night. " * 20)
+        (place / "ids").write_bytes(succeeds("tokenize", "-m", model(), "-f", str(place / "t")).out)
+        results = [succeeds("perplexity", "-m", model(), flag, str(place / name), "--window", "64", "--json").json
+                   for flag, name in (("-f", "t"), ("--tokens", "ids"))]
+        expect(results[0] == results[1] and results[0]["perplexity"] > 1, f"equal results, found {results}")
+        windows = -(-results[0]["tokens"] // 64)
+        expect(results[0]["scored"] == results[0]["tokens"] - windows, "all but the first token of each window")
+    refused("perplexity", "-m", model(), "-f", "/dev/null", code=2, says=["two tokens"])
+
+
+@test
+def bench_prints_every_number_it_promises():
+    r = succeeds("bench", "-m", model("packed.gguf"), "--prompt-tokens", "32", "--gen-tokens", "8", "--json").json
+    for key in ("prefill_tps", "decode_tps", "ttft_ms", "load_ms", "peak_rss_bytes", "bandwidth_gbps",
+                "cpu_seconds_per_token", "roofline_fraction"):
+        expect(isinstance(r[key], (int, float)) and r[key] >= 0, f"a number for {key}", r)
+    parts = {k: v for k, v in r["bytes_per_token"].items() if k != "total"}
+    expect(sum(parts.values()) == r["bytes_per_token"]["total"], "the parts add up", r)
+    expect(r["cpu"] != "", "the CPU's name")
+
+
+@test
+def every_help_has_an_example_and_every_example_parses():
+    for command in COMMANDS:
+        text = succeeds(command, "--help").out.decode()
+        examples = [line.strip() for line in text.splitlines() if line.startswith("  ") and f"samara {command}" in line]
+        expect(examples, f"an example of {command}")
+        for line in examples:
+            line = line[line.index(f"samara {command}"):].split("    ")[0]  # without pipes and remarks
+            words = shlex.split(line.split(" > ")[0])
+            for name in ("model.gguf", "maple.gguf", "M", "smollm2", "maple-preview"):
+                words = ["/nope" if w == name else w for w in words]
+            if command in ("pull", "models", "synth"):
+                continue
+            run = samara(*words[1:])
+            expect(b"--help" not in run.err, f"flags that exist in: {line}", run)
+
+
+@test
+def synthetic_models_have_a_type_that_fits_when_none_is_given():
+    with folder() as place:
+        succeeds("synth", "--preset", "llama-tiny", "-o", str(place / "l.gguf"))
+        succeeds("run", "-m", str(place / "l.gguf"), "--raw", "-p", "hi", "-n", "2")
+        refused("synth", "--preset", "nope", "-o", str(place / "x"), code=2, says=["maple-tiny"])
+        refused("synth", "--preset", "maple-tiny", "-o", str(place / "x"), "--type", "q9", code=2, says=["tq2_0"])
+        for flag in ("--threads", "--seed", "--outliers"):
+            refused("synth", "--preset", "maple-tiny", "-o", str(place / "x"), flag, "-1", code=2, says=[flag])
+        refused("synth", "--preset", "maple-tiny", "-o", str(place / "x"), "--threads", "100000", code=2, says=["256"])
