@@ -10,6 +10,8 @@
  *  - Strings are UTF-8 and NUL-terminated unless a length stands beside them.
  *  - An engine may be used from several threads; its steps run one after the other. A session belongs to one thread at
  *    a time. samara_session_cancel may be called from any thread at any time.
+ *  - Callbacks of a load or a step run while the engine is locked: of this header's functions they may call
+ *    samara_session_cancel only. Those of samara_generate are free to call any, on other sessions.
  *  - A result's bits depend on its sequence alone: not on instruction set, threads, chunks, batching or cache state.
  */
 #ifndef SAMARA_SAMARA_H
