@@ -25,8 +25,6 @@ def main():
 
     peers = peer_module.Peers(args.peers)
     peers.install_python()
-    ours = peer_module.run_json([args.samara, "perplexity", "-m", args.samara_model or args.model, "-f", args.file,
-                                 "--threads", args.threads, "--json"], "samara")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as ids:
         tokenize = [args.samara, "tokenize", "-m", args.model, "-f", args.file]
         if subprocess.run(tokenize, stdout=ids).returncode != 0:
@@ -34,6 +32,9 @@ def main():
         theirs = peer_module.run_json(
             peers.python_command("perplexity", "-m", args.model, "--tokens", ids.name, "--threads", args.threads, "--kv",
                                  args.kv), "llama.cpp")
+    # One window that holds the whole text, as llama.cpp has it.
+    ours = peer_module.run_json([args.samara, "perplexity", "-m", args.samara_model or args.model, "-f", args.file,
+                                 "--context", theirs["tokens"], "--threads", args.threads, "--json"], "samara")
     if ours.get("tokens", theirs["tokens"]) != theirs["tokens"]:
         sys.exit(f"samara counted {ours['tokens']} tokens, llama.cpp {theirs['tokens']}: not the same text")
     difference = ours["perplexity"] / theirs["perplexity"] - 1
