@@ -125,16 +125,13 @@ def one_ctrl_d_ends_a_typed_prompt():
 @test
 def a_bar_never_takes_more_than_its_line():
     with folder() as place:
-        (place / "long").write_text("The ship sailed over the sea and into the night. " * 600)
-        for columns in (3, 20, 80, 400):
-            with Terminal("perplexity", "-m", model(), "--context", "8192", "--isa", "scalar", "-f", str(place / "long"),
-                          columns=columns) as t:
-                t.until(b"%" if columns > 10 else b"\x1b[K")
-                t.type(b"\x03")
+        (place / "long").write_text("The ship sailed over the sea and into the night. " * 200)
+        for columns in (3, 20, 80):
+            with Terminal("perplexity", "-m", model(), "-f", str(place / "long"), columns=columns) as t:
                 run = t.end()
-                expect(run.code == 130, "exit code 130", run)
-                for line in (t.seen.replace(b"^C", b"")).split(b"\r\x1b[K"):
-                    expect(len(line.split(b"samara:")[0]) < columns, f"at most {columns} columns", line)
+            expect(run.code == 0, "exit code 0", run)
+            for line in run.out.split(b"\r\x1b[K")[1:]:  # none where the machine is faster than the bar
+                expect(len(line.split(b"perplexity")[0]) < columns, f"less than {columns} columns", line)
 
 
 @test
