@@ -207,12 +207,18 @@ void explain_stop(const Answer& a, const samara_model_info& info) {
 
 const char* stop_name(samara_stop_reason reason) {
     switch (reason) {
-        case SAMARA_STOP_LIMIT: return "max_tokens";
-        case SAMARA_STOP_END_TOKEN: return "end";
-        case SAMARA_STOP_STRING: return "stop";
-        case SAMARA_STOP_CONTEXT_FULL: return "context_full";
-        case SAMARA_STOP_CALLBACK: return "callback";
-        case SAMARA_STOP_CANCELLED: return "cancelled";
+        case SAMARA_STOP_LIMIT:
+            return "max_tokens";
+        case SAMARA_STOP_END_TOKEN:
+            return "end";
+        case SAMARA_STOP_STRING:
+            return "stop";
+        case SAMARA_STOP_CONTEXT_FULL:
+            return "context_full";
+        case SAMARA_STOP_CALLBACK:
+            return "callback";
+        case SAMARA_STOP_CANCELLED:
+            return "cancelled";
     }
     return "unknown";
 }

@@ -61,8 +61,12 @@ void ProgressBar::update(uint64_t done, uint64_t total) {
             numbers = fmt::format("{} of {}, {}/s", format_bytes(static_cast<double>(done)),
                                   format_bytes(static_cast<double>(total)), format_bytes(rate));
             break;
-        case Unit::kTokens: numbers = fmt::format("{} of {} tokens, {:.0f}/s", done, total, rate); break;
-        case Unit::kSteps: numbers = fmt::format("{} of {}", done, total); break;
+        case Unit::kTokens:
+            numbers = fmt::format("{} of {} tokens, {:.0f}/s", done, total, rate);
+            break;
+        case Unit::kSteps:
+            numbers = fmt::format("{} of {}", done, total);
+            break;
     }
     // A line that wraps could not be cleared: without room for a bar there is none, and the rest is cut, percentage
     // first.
