@@ -21,13 +21,18 @@ constexpr int kTileRows = 16;
 constexpr int kBlockBytes = 64;
 constexpr int kBlockCols = 16;
 constexpr int kBlocksPerTile = kTileCols / kBlockCols;
-constexpr int kMaxGroups = 2;
-constexpr int kMaxTokenTiles = 3;  // 3 x 2 sums, one A and one B fill the eight registers
-constexpr int kSums = kMaxTokenTiles * kMaxGroups;
+constexpr int kMaxTokenTiles = 3;    // 3 x 2 row groups of sums, one A and one B fill the eight registers
 constexpr int kMinTokens = 4;        // fewer leave most of a tile empty: AVX-512 is faster
 constexpr int kPlaneTiles = 3 * 64;  // 192 KiB on the stack: 24 tokens of 4096 columns
-constexpr int kAhead = 1;            // steps that unpacking is ahead of multiplying
-constexpr int64_t kMinPrefetch = 8192;
+constexpr int kSlots = 2;            // codes of the step that is multiplied and of the next
+// Two tiles of tokens take their columns in panels of about this many tiles, so that a panel's activations stay in the
+// first-level cache while a block of row groups passes and their sums wait in the second. Three tiles do so many
+// products for each load that it does not pay.
+constexpr int kPanelTiles = 16;
+constexpr int kBlockGroups = 16;
+// Weights are fetched this many row groups ahead. Not two or four: groups of 2 KiB would then be fetched in pairs from
+// one page, which costs a quarter of the speed.
+constexpr int kPrefetchGroups = 3;
 
 /// Some tokens' planes as operand A: (steps of 64 columns, token tiles).
 struct Planes {
@@ -48,6 +53,9 @@ struct Call {
 
     int64_t token(int i) const { return tokens != nullptr ? tokens[i] : i; }
 };
+
+/// Sums of the row groups that share a panel. A group's tiles follow each other.
+using Sums = Tile[kBlockGroups * kMaxTokenTiles];
 
 /// Row `row` of `token_tiles` stacked tiles takes 64 columns a step. Activations are padded with zeros to 256 columns.
 void copy_plane(const int8_t* plane, int steps, int token_tiles, int row, Planes& planes) {
@@ -88,7 +96,14 @@ template <int kTokenTiles, int kGroups>
 }
 
 template <int kTokenTiles, int kGroups>
-[[gnu::always_inline]] inline void store_sums(Tile (&sums)[kSums]) {
+[[gnu::always_inline]] inline void load_sums(const Tile* sums) {
+    [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
+        (load<static_cast<int>(kIndex)>(sums[kIndex]), ...);
+    }(std::make_index_sequence<kTokenTiles * kGroups>());
+}
+
+template <int kTokenTiles, int kGroups>
+[[gnu::always_inline]] inline void store_sums(Tile* sums) {
     [&]<size_t... kIndex>(std::index_sequence<kIndex...>) {
         (store<static_cast<int>(kIndex)>(sums[kIndex]), ...);
     }(std::make_index_sequence<kTokenTiles * kGroups>());
@@ -127,35 +142,42 @@ template <int kTokenTiles, int kGroups>
     }
 }
 
-/// Writes the outputs of one row group for `count` tokens, whose sums are rows [0, count) and [count, 2*count) of
-/// `sums`.
-void finish(const Call& call, int group, int first, int count, const Tile* sums) {
-    const int row = group * kRowGroup;
-    const __m512 row_scale = _mm512_loadu_ps(call.scales + row);
-    const auto sum = [sums](int i) { return _mm512_loadu_si512(sums[i / kTileRows].bytes[i % kTileRows]); };
+__m512i sums_at(const Tile* tiles, int row) {
+    return _mm512_loadu_si512(tiles[row / kTileRows].bytes[row % kTileRows]);
+}
+
+/// Writes the outputs of kGroups row groups for `count` tokens, whose sums are rows [0, count) and [count, 2*count) of
+/// each group's tiles.
+template <int kGroups>
+void finish(const Call& call, int group, int first, int count, int token_tiles, const Tile* sums) {
     for (int i = 0; i < count; ++i) {
         const int64_t token = call.token(first + i);
-        const __m512i q = _mm512_add_epi32(_mm512_slli_epi32(sum(i), 8), sum(count + i));
-        const __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(call.a.sum[token])));
-        const __m512 result = _mm512_mul_ps(value, _mm512_mul_ps(_mm512_set1_ps(call.a.scale[token]), row_scale));
-        float* out = call.out + (first + i) * call.out_stride + row;
-        if (row + kRowGroup <= call.w.rows) {
-            _mm512_storeu_ps(out, result);
-        } else {
-            float values[kRowGroup];
-            _mm512_storeu_ps(values, result);
-            std::memcpy(out, values, sizeof(float) * static_cast<size_t>(call.w.rows - row));
+        float* out = call.out + (first + i) * call.out_stride;
+        for (int g = 0; g < kGroups; ++g) {
+            const int row = (group + g) * kRowGroup;
+            const Tile* tiles = sums + g * token_tiles;
+            const __m512i q = _mm512_add_epi32(_mm512_slli_epi32(sums_at(tiles, i), 8), sums_at(tiles, count + i));
+            const __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(q, _mm512_set1_epi32(call.a.sum[token])));
+            const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(call.a.scale[token]), _mm512_loadu_ps(call.scales + row));
+            const __m512 result = _mm512_mul_ps(value, scale);
+            if (row + kRowGroup <= call.w.rows) {
+                _mm512_storeu_ps(out + row, result);
+            } else {
+                float values[kRowGroup];
+                _mm512_storeu_ps(values, result);
+                std::memcpy(out + row, values, sizeof(float) * static_cast<size_t>(call.w.rows - row));
+            }
         }
     }
 }
 
-/// Row groups [group, group + kGroups) times the tokens [first, first + count) whose planes were copied.
+/// Adds row groups [group, group + kGroups) times the tokens whose planes were copied, over steps [begin, end), to
+/// `sums`.
 template <int kTokenTiles, int kGroups>
-[[gnu::noinline]] void multiply(const Call& call, int group, int first, int count, int64_t prefetch,
-                                const Planes& planes) {
-    constexpr int kSlots = kAhead + 1;
+[[gnu::noinline]] void multiply(const Call& call, int group, int begin, int end, int64_t prefetch, const Planes& planes,
+                                Tile* sums) {
     Tile codes[kSlots][kGroups];
-    if (call.steps < kSlots || call.blocks % kBlocksPerTile != 0) std::memset(codes, 0, sizeof codes);
+    if (end * kBlocksPerTile > call.blocks) std::memset(codes, 0, sizeof codes);
     const std::byte* from = call.w.data + group * call.group_bytes;
     const auto unpack_step = [&](int k) {
         const int blocks = call.blocks - k * kBlocksPerTile;
@@ -168,26 +190,44 @@ template <int kTokenTiles, int kGroups>
             }
         }
     };
-    zero_sums<kTokenTiles, kGroups>();
-    for (int k = 0; k < std::min(kAhead, call.steps); ++k) unpack_step(k);
-    for (int k = 0; k < call.steps; ++k) {
-        if (k + kAhead < call.steps) unpack_step(k + kAhead);
+    if (begin == 0) {
+        zero_sums<kTokenTiles, kGroups>();
+    } else {
+        load_sums<kTokenTiles, kGroups>(sums);
+    }
+    unpack_step(begin);
+    for (int k = begin; k < end; ++k) {
+        if (k + 1 < end) unpack_step(k + 1);
         multiply_tiles<kTokenTiles, kGroups>(planes.tile + k * kTokenTiles, codes[k % kSlots]);
     }
-    Tile sums[kSums];
     store_sums<kTokenTiles, kGroups>(sums);
-    for (int g = 0; g < kGroups; ++g) finish(call, group + g, first, count, sums + g * kTokenTiles);
+}
+
+/// Row groups [group_begin, group_end), at most kBlockGroups, times the tokens [first, first + count).
+template <int kTokenTiles>
+void block_of_groups(const Call& call, int group_begin, int group_end, int first, int count, const Planes& planes) {
+    const int64_t prefetch = first == 0 ? kPrefetchGroups * call.group_bytes : 0;  // the first pass fetches
+    Sums sums;
+    const int panels = kTokenTiles > 2 ? 1 : std::max(1, call.steps * kTokenTiles / kPanelTiles);
+    for (int panel = 0; panel < panels; ++panel) {
+        const int begin = call.steps * panel / panels;
+        const int end = call.steps * (panel + 1) / panels;
+        const auto some = [&](auto groups, int group) {
+            Tile* at = sums + (panels == 1 ? 0 : (group - group_begin) * kTokenTiles);
+            multiply<kTokenTiles, groups()>(call, group, begin, end, prefetch, planes, at);
+            if (panel + 1 == panels) finish<groups()>(call, group, first, count, kTokenTiles, at);
+        };
+        int group = group_begin;
+        for (; group + 2 <= group_end; group += 2) some(std::integral_constant<int, 2>(), group);
+        if (group < group_end) some(std::integral_constant<int, 1>(), group);
+    }
 }
 
 template <int kTokenTiles>
 void all_groups(const Call& call, int group_begin, int group_end, int first, int count, Planes& planes) {
     copy_planes(call, first, count, kTokenTiles, planes);
-    // The first pass over the weights fetches the next row groups.
-    const int64_t prefetch = first == 0 ? std::max(kMinPrefetch, kMaxGroups * call.group_bytes) : 0;
-    int group = group_begin;
-    for (; group + kMaxGroups <= group_end; group += kMaxGroups)
-        multiply<kTokenTiles, kMaxGroups>(call, group, first, count, prefetch, planes);
-    if (group < group_end) multiply<kTokenTiles, 1>(call, group, first, count, prefetch, planes);
+    for (int group = group_begin; group < group_end; group += kBlockGroups)
+        block_of_groups<kTokenTiles>(call, group, std::min(group + kBlockGroups, group_end), first, count, planes);
 }
 
 void ternary(const Call& call, int group_begin, int group_end, int n) {
