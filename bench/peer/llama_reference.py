@@ -48,6 +48,8 @@ class Model:
         options.n_seq_max = 1
         options.n_threads = options.n_threads_batch = threads
         options.type_k = options.type_v = KV_TYPES[kv]
+        if kv == "f32":  # flash attention rounds to half precision on its way: 2e-4 to 6e-4 of the logits
+            options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         options.no_perf = True
         if all_logits:
             options.n_outputs_max = batch
