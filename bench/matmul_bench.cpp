@@ -164,6 +164,8 @@ struct NamedMatrix {
 const NamedMatrix kMatrices[] = {
     {"ternary_k2048", {.layout = Layout::kTernary, .rows = 1024, .cols = 2048}},
     {"ternary_k512", {.layout = Layout::kTernary, .rows = 2048, .cols = 512}},
+    {"ternary_dense_k2048", {.layout = Layout::kTernaryDense, .rows = 1024, .cols = 2048}},
+    {"ternary_dense_k512", {.layout = Layout::kTernaryDense, .rows = 2048, .cols = 512}},
     {"ternary_blocks_k2048", {.layout = Layout::kTernaryBlocks, .rows = 1024, .cols = 2048}},
     {"nibble_k_k2048", {.layout = Layout::kNibbleK, .rows = 512, .cols = 2048}},
     {"nibble32_k576", {.layout = Layout::kNibble, .group = 32, .rows = 1536, .cols = 576}},

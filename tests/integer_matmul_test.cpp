@@ -33,6 +33,8 @@ const char* name_of(Layout layout) {
             return "Ternary";
         case Layout::kTernaryBlocks:
             return "TernaryBlocks";
+        case Layout::kTernaryDense:
+            return "TernaryDense";
         case Layout::kNibble:
             return "Nibble";
         case Layout::kNibbleK:
@@ -74,6 +76,7 @@ class RandomMatrix {
         const int64_t group_bytes = row_group_bytes(matrix_);
         switch (shape.layout) {
             case Layout::kTernary:
+            case Layout::kTernaryDense:
             case Layout::kTernaryBlocks:
                 put_floats(groups * group_bytes, (static_cast<int64_t>(bytes) - groups * group_bytes) / 4);
                 break;
@@ -227,8 +230,24 @@ TEST_P(IntegerMatmul, GivesTheDefinitionsBitsAtTheExtremes) {
     }
 }
 
+/// Puts one code into a field of kTernaryDense, whatever it holds: fields that decode to a code of 3 lose it.
+void put_dense_code(std::byte* data, const Matrix& w, int row, int col, int code) {
+    const int byte = 4 * (row % 16) + col % 4;
+    std::byte* word = data + row / 16 * row_group_bytes(w) + col / 12 * 40 + byte / 8 * 5;
+    uint64_t fields = 0;
+    std::memcpy(&fields, word, 5);
+    const int bit = 5 * (byte % 8);
+    const int field = static_cast<int>(fields >> bit & 31);
+    int codes[] = {field % 3, field / 3 % 3, field / 9 % 3};
+    codes[col % 12 / 4] = code;
+    fields &= ~(uint64_t{31} << bit);
+    fields |= static_cast<uint64_t>(codes[0] + 3 * codes[1] + 9 * codes[2]) << bit;
+    std::memcpy(word, &fields, 5);
+}
+
 /// Writes the code of one weight where matrix.hpp says it lies.
 void put_code(std::byte* data, const Matrix& w, int row, int col, int code) {
+    if (w.layout == Layout::kTernaryDense) return put_dense_code(data, w, row, col, code);
     const int bits = w.layout == Layout::kByte                                     ? 8
                      : w.layout == Layout::kNibble || w.layout == Layout::kNibbleK ? 4
                                                                                    : 2;
@@ -248,9 +267,11 @@ TEST_P(IntegerMatmul, DefinitionAddsTheIntegersOfTheLayoutWhenEveryScaleIsOne) {
     const RandomMatrix random_matrix(shape, Codes::kRandom, Scales::kOne, random_);
     const Matrix& w = random_matrix.matrix();
     auto* data = const_cast<std::byte*>(w.data);
-    const int largest = shape.layout == Layout::kByte ? 255 : shape.layout >= Layout::kNibble ? 15 : 2;
-    const int zero = shape.layout == Layout::kByte ? shape.offset : shape.layout >= Layout::kNibble ? 0 : 1;
-    const int min = shape.layout == Layout::kNibbleK ? -1 : shape.layout >= Layout::kNibble ? 1 : 0;
+    const bool ternary = shape.layout == Layout::kTernary || shape.layout == Layout::kTernaryBlocks ||
+                         shape.layout == Layout::kTernaryDense;
+    const int largest = ternary ? 2 : shape.layout == Layout::kByte ? 255 : 15;
+    const int zero = ternary ? 1 : shape.layout == Layout::kByte ? shape.offset : 0;
+    const int min = ternary ? 0 : shape.layout == Layout::kNibbleK ? -1 : 1;
     RandomActivations activations(1, shape.cols, Inputs::kSmall, random_);
     std::vector<float> expected(static_cast<size_t>(shape.rows));
     for (int row = 0; row < shape.rows; ++row) {
@@ -281,6 +302,8 @@ std::vector<Shape> shapes() {
     add(Layout::kTernary, 0, 0);
     all.push_back({Layout::kTernary, 0, 0, 50, 6000});   // AMX: two tiles of tokens
     all.push_back({Layout::kTernary, 0, 0, 50, 11008});  // AMX: one
+    add(Layout::kTernaryDense, 0, 0);
+    for (const int cols : {1, 4, 5, 12, 13, 24, 40, 60}) all.push_back({Layout::kTernaryDense, 0, 0, 18, cols});
     add(Layout::kTernaryBlocks, 0, 0);
     add(Layout::kNibble, 32, 0);
     add(Layout::kNibble, 64, 0);

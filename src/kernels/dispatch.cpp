@@ -12,7 +12,8 @@ namespace {
 struct Set {
     Isa isa;
     const KernelTable* table;
-    std::string (*missing)();  // names of the CPU features this CPU lacks for it, or ""
+    std::string (*missing)();                // names of the CPU features this CPU lacks for it, or ""
+    const KernelTable* with_vbmi = nullptr;  // in its place on a CPU with AVX-512 VBMI
 };
 
 constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "amx", "neon", "neon-dot", "neon-i8mm"};
@@ -32,11 +33,11 @@ const std::array kSets{
 #ifdef SAMARA_X86
     Set{Isa::kAvx2, &kAvx2Table, [] { return missing_features(kAvx2Features); }},
 #ifdef SAMARA_EMULATE_AVX512
-    Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx2Features); }},
-    Set{Isa::kAmx, &kAmxTable, [] { return missing_features(kAvx2Features); }},
+    Set{Isa::kAvx512, &kAvx512VbmiTable, [] { return missing_features(kAvx2Features); }},
+    Set{Isa::kAmx, &kAmxVbmiTable, [] { return missing_features(kAvx2Features); }},
 #else
-    Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx512Features); }},
-    Set{Isa::kAmx, &kAmxTable, missing_for_amx},
+    Set{Isa::kAvx512, &kAvx512Table, [] { return missing_features(kAvx512Features); }, &kAvx512VbmiTable},
+    Set{Isa::kAmx, &kAmxTable, missing_for_amx, &kAmxVbmiTable},
 #endif
 #endif
 #ifdef SAMARA_AARCH64
@@ -66,7 +67,8 @@ const KernelTable& kernel_table(Isa isa) {
         throw Error(ErrorCode::kUnsupported, "instruction set " + std::string(isa_name(isa)) +
                                                  " needs CPU features that " + cpu_model_name() + " lacks: " + missing);
     }
-    return *set->table;
+    const bool vbmi = set->with_vbmi != nullptr && missing_features(kFeatureAvx512Vbmi).empty();
+    return vbmi ? *set->with_vbmi : *set->table;
 }
 
 Isa parse_isa(std::string_view name) {

@@ -32,11 +32,27 @@ enum class Layout : uint8_t {
     // 2368 bytes: half d[16], half dmin[16], uint8 sc[8][16], uint8 m[8][16] (first index: group of 32 columns), then
     // 32 blocks of 64 bytes as in kNibble. Cols padded to 256.
     kNibbleK = 6,
-    // 8-bit codes, value = scale*(q - offset) + min, q and offset in 0..255. 64-byte blocks of 16 rows x 4 columns: byte
-    // 4r+j holds row r, column j. A group is 16 or 32 columns. Per row group, group by group: float32 scale[16],
+    // 8-bit codes, value = scale*(q - offset) + min, q and offset in 0..255. 64-byte blocks of 16 rows x 4 columns:
+    // byte 4r+j holds row r, column j. A group is 16 or 32 columns. Per row group, group by group: float32 scale[16],
     // float32 min[16], then group/4 blocks. Cols padded to `group`. Padding columns hold code `offset`.
     kByte = 7,
+    // kTernary's codes in 5 bits for 3 weights: 40-byte blocks of 16 rows x 12 columns. Field 8q+i (bits 5i to 5i+4 of
+    // bytes 5q to 5q+4) is byte 4r+j of row r, columns j, 4+j and 8+j: code[j] + 3*code[4+j] + 9*code[8+j]. A row
+    // group's blocks are padded to 64 bytes. Then float32 row_scale[padded rows].
+    kTernaryDense = 9,
+    // kNibbleK's codes and scales in three planes, so that a vocabulary head can be read in part
+    // (src/kernels/screen.hpp): the top two bits of the codes with all that a row group's scales need, then the third
+    // bits and the last bits, row by row. At most kMaxSplitCols columns, padded to 256. A pair is 512 columns, the last
+    // one perhaps half empty.
+    // High plane, per row group and 256 columns 1344 bytes: d, dmin, sc and m as kNibbleK, then 16 blocks of 64 bytes as
+    // kTernary's, of the codes' top two bits.
+    // Third plane, per row (rows padded to 16): 64 bytes a pair of bit 1 of the codes, then 16 bytes a pair of sc, then
+    // 4 bytes a pair of d. Last plane, per row: 64 bytes a pair of bit 0. Of a row's bits, 32 columns are 4 bytes: bit s
+    // of byte j is column 4s+j.
+    kNibbleKSplit = 10,
 };
+
+inline constexpr int kMaxSplitCols = 8192;
 
 /// A weight matrix of `rows` outputs and `cols` inputs. Does not own its data.
 struct Matrix {
@@ -53,38 +69,86 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple -
 /// Columns of `m` after padding: what one row of activations must be padded to with zeros (at most 255 more).
 constexpr int64_t padded_cols(const Matrix& m) {
     switch (m.layout) {
-        case Layout::kTernary: return round_up(m.cols, 16);
+        case Layout::kTernary:
+            return round_up(m.cols, 16);
+        case Layout::kTernaryDense:
+            return round_up(m.cols, 4);  // columns beyond in the last block are left out
         case Layout::kTernaryBlocks:
-        case Layout::kNibbleK: return round_up(m.cols, 256);
+        case Layout::kNibbleK:
+        case Layout::kNibbleKSplit:
+            return round_up(m.cols, 256);
         case Layout::kNibble:
-        case Layout::kByte: return round_up(m.cols, m.group);
-        default: return m.cols;
+        case Layout::kByte:
+            return round_up(m.cols, m.group);
+        default:
+            return m.cols;
     }
 }
 
-/// Size of one row group of an interleaved layout in bytes, codes only for ternary layouts (scales follow at the end).
+/// Size of one row group of an interleaved layout in bytes, codes only for ternary layouts (scales follow at the end),
+/// the high plane's of kNibbleKSplit.
 constexpr int64_t row_group_bytes(const Matrix& m) {
     const int64_t cols = padded_cols(m);
     switch (m.layout) {
         case Layout::kTernary:
-        case Layout::kTernaryBlocks: return cols * 4;
-        case Layout::kNibble: return cols / m.group * 128 + cols * 8;
-        case Layout::kNibbleK: return cols / 256 * 2368;
-        case Layout::kByte: return cols / m.group * 128 + cols * 16;
-        default: return 0;
+        case Layout::kTernaryBlocks:
+            return cols * 4;
+        case Layout::kTernaryDense:
+            return round_up(round_up(cols, 12) / 12 * 40, 64);
+        case Layout::kNibble:
+            return cols / m.group * 128 + cols * 8;
+        case Layout::kNibbleK:
+            return cols / 256 * 2368;
+        case Layout::kNibbleKSplit:
+            return cols / 256 * 1344;
+        case Layout::kByte:
+            return cols / m.group * 128 + cols * 16;
+        default:
+            return 0;
     }
+}
+
+/// Where the planes of a kNibbleKSplit matrix lie; sizes in bytes.
+struct SplitPlanes {
+    int64_t records;     // of 256 columns
+    int64_t pairs;       // of records
+    int64_t third_row;   // size of a row
+    int64_t last_row;    // size of a row
+    int64_t third;       // offset of the plane
+    int64_t last;        // offset of the plane
+    int64_t bytes;       // of the blob
+};
+constexpr SplitPlanes split_planes(const Matrix& m) {
+    SplitPlanes p{};
+    const int64_t rows = round_up(m.rows, kRowGroup);
+    p.records = padded_cols(m) / 256;
+    p.pairs = (p.records + 1) / 2;
+    p.third_row = p.pairs * 84;
+    p.last_row = p.pairs * 64;
+    p.third = rows / kRowGroup * row_group_bytes(m);
+    p.last = p.third + rows * p.third_row;
+    p.bytes = p.last + rows * p.last_row;
+    return p;
 }
 
 /// Size of the whole blob in bytes.
 constexpr int64_t matrix_bytes(const Matrix& m) {
     const int64_t groups = round_up(m.rows, kRowGroup) / kRowGroup;
     switch (m.layout) {
-        case Layout::kFloat32: return int64_t{4} * m.rows * m.cols;
+        case Layout::kFloat32:
+            return int64_t{4} * m.rows * m.cols;
         case Layout::kFloat16:
-        case Layout::kBfloat16: return int64_t{2} * m.rows * m.cols;
-        case Layout::kTernary: return groups * (row_group_bytes(m) + 64);
-        case Layout::kTernaryBlocks: return groups * (row_group_bytes(m) + padded_cols(m) / 256 * 64);
-        default: return groups * row_group_bytes(m);
+        case Layout::kBfloat16:
+            return int64_t{2} * m.rows * m.cols;
+        case Layout::kTernary:
+        case Layout::kTernaryDense:
+            return groups * (row_group_bytes(m) + 64);
+        case Layout::kTernaryBlocks:
+            return groups * (row_group_bytes(m) + padded_cols(m) / 256 * 64);
+        case Layout::kNibbleKSplit:
+            return split_planes(m).bytes;
+        default:
+            return groups * row_group_bytes(m);
     }
 }
 

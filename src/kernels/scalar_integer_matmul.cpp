@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "src/kernels/dense_layout.hpp"
 #include "src/kernels/integer_matmul.hpp"
 #include "src/platform/half.hpp"
 
@@ -24,6 +25,17 @@ int read_byte(const std::byte* bytes, int index) { return std::to_integer<int>(b
 int ternary_code(const std::byte* codes, int lane, int64_t col) {
     const int in_block = static_cast<int>(col % 16);
     return read_byte(codes + col / 16 * kBlock, 4 * lane + in_block % 4) >> (2 * (in_block / 4)) & 3;
+}
+
+int dense_code(const std::byte* codes, int lane, int64_t col) {
+    constexpr int kDivisors[] = {1, 3, 9};
+    const int in_block = static_cast<int>(col % kDenseCols);
+    const int byte = 4 * lane + in_block % 4;
+    const std::byte* word = codes + col / kDenseCols * kDenseBlockBytes + byte / 8 * 5;
+    const int bit = 5 * (byte % 8);
+    const int field = (read_byte(word, (bit + 4) / 8) << 8 | read_byte(word, bit / 8)) >> bit % 8 & 31;
+    const int quotient = field / kDivisors[in_block / 4];
+    return in_block < 8 ? quotient % 3 : quotient;
 }
 
 int nibble_code(const std::byte* codes, int lane, int64_t col) {
@@ -53,11 +65,12 @@ Sums sum_columns(const std::byte* codes, int lane, const int16_t* q, int64_t cou
 
 float to_float(uint32_t wrapped) { return static_cast<float>(static_cast<int32_t>(wrapped)); }
 
+template <int (*kCode)(const std::byte*, int, int64_t)>
 float ternary_row(const Matrix& w, int group, int lane, const int16_t* q, float scale) {
     const int64_t row_groups = round_up(w.rows, kRowGroup) / kRowGroup;
     const std::byte* codes = w.data + group * row_group_bytes(w);
     const float row_scale = read_float(w.data + row_groups * row_group_bytes(w) + group * kScaleBytes, lane);
-    const Sums sums = sum_columns<ternary_code>(codes, lane, q, padded_cols(w));
+    const Sums sums = sum_columns<kCode>(codes, lane, q, padded_cols(w));
     return to_float(sums.products - sums.activations) * (scale * row_scale);
 }
 
@@ -110,7 +123,9 @@ float nibble_k_row(const Matrix& w, int group, int lane, const int16_t* q, float
 float one_row(const Matrix& w, int group, int lane, const int16_t* q, float scale) {
     switch (w.layout) {
         case Layout::kTernary:
-            return ternary_row(w, group, lane, q, scale);
+            return ternary_row<ternary_code>(w, group, lane, q, scale);
+        case Layout::kTernaryDense:
+            return ternary_row<dense_code>(w, group, lane, q, scale);
         case Layout::kTernaryBlocks:
             return ternary_blocks_row(w, group, lane, q, scale);
         case Layout::kNibble:

@@ -5,7 +5,8 @@
 
 namespace samara::kernels {
 
-constinit const KernelTable kScalarTable = make_table<ScalarVec, scalar::integer_matmul>("scalar");
+constinit const KernelTable kScalarTable =
+    make_table<ScalarVec, scalar::integer_matmul, scalar::integer_matmul>("scalar");
 
 float dot_definition(const float* a, const float* b, int n) {
     auto sums = ScalarVec::zero();

@@ -193,6 +193,29 @@ inline Ints dpbusd_epi32(Ints sum, Ints a, Ints b) {
     return {dpbusd_half(sum.half[0], a.half[0], b.half[0]), dpbusd_half(sum.half[1], a.half[1], b.half[1])};
 }
 
+/// Byte i of the result is the byte of `a` that the low six bits of byte i of `index` number.
+inline Ints permutexvar_epi8(Ints index, Ints a) {
+    uint8_t from[64], at[64], to[64];
+    storeu_si512(from, a);
+    storeu_si512(at, index);
+    for (int i = 0; i < 64; ++i) to[i] = from[at[i] & 63];
+    return loadu_si512(to);
+}
+/// Byte i of each word of 64 bits is its 8 bits from the bit that byte i of `control` numbers, the word taken as a
+/// ring.
+inline Ints multishift_epi64_epi8(Ints control, Ints a) {
+    uint64_t words[8];
+    uint8_t shift[64], to[64];
+    storeu_si512(words, a);
+    storeu_si512(shift, control);
+    for (int i = 0; i < 64; ++i) {
+        const int bit = shift[i] & 63;
+        const uint64_t word = words[i / 8];
+        to[i] = static_cast<uint8_t>(bit == 0 ? word : word >> bit | word << (64 - bit));
+    }
+    return loadu_si512(to);
+}
+
 }  // namespace samara::kernels::emulation
 
 // From here on the names mean the functions above. GCC declares some of the intrinsics as macros of its own.
@@ -301,3 +324,7 @@ inline Ints dpbusd_epi32(Ints sum, Ints a, Ints b) {
 #define _mm512_mask_blend_ps samara::kernels::emulation::mask_blend_ps
 #undef _mm512_dpbusd_epi32
 #define _mm512_dpbusd_epi32 samara::kernels::emulation::dpbusd_epi32
+#undef _mm512_permutexvar_epi8
+#define _mm512_permutexvar_epi8 samara::kernels::emulation::permutexvar_epi8
+#undef _mm512_multishift_epi64_epi8
+#define _mm512_multishift_epi64_epi8 samara::kernels::emulation::multishift_epi64_epi8
