@@ -174,7 +174,8 @@ double Metadata::get_float_or(std::string_view key, double fallback) const {
 }
 bool Metadata::get_bool_or(std::string_view key, bool fallback) const { return has(key) ? get_bool(key) : fallback; }
 std::string Metadata::get_string_or(std::string_view key, std::string fallback) const {
-    return has(key) ? get_string(key) : std::move(fallback);
+    if (has(key)) return get_string(key);
+    return fallback;
 }
 
 }  // namespace samara::formats
