@@ -14,8 +14,9 @@ namespace {
 
 constexpr int kMaxTokens = 4;            // 6 sums each; beyond, unpacking to kTernary is as fast
 constexpr int kFields = kDenseCols / 4;  // codes in a byte
-constexpr int64_t kFar = 8192;           // at least, into L2
+constexpr int64_t kFar = 2048;           // into L2
 constexpr int64_t kNear = 1024;          // from there into L1
+constexpr int64_t kUnpackAhead = 16384;  // multiplying what was unpacked takes longer than reading it
 
 struct Controls {
     alignas(64) uint8_t spread[64];  // byte 8q+i from byte 5q+i
@@ -85,9 +86,9 @@ template <int kCount, int kGroups, int kTokens>
     }
 }
 
-/// sum[g][t] = codes of row group g, counted from `codes`, times q of token t.
+/// sum[g][t] = codes of the row group that lies g*apart bytes after `codes` times q of token t.
 template <int kGroups, int kTokens>
-[[gnu::always_inline]] inline void multiply(const std::byte* codes, int64_t group_bytes, int cols,
+[[gnu::always_inline]] inline void multiply(const std::byte* codes, int64_t apart, int cols,
                                             const tiles::TokenTile<kTokens>& x, __m512i (&sum)[kGroups][kTokens]) {
     const Decoder decoder;
     Sums<kGroups, kTokens> high, low;
@@ -99,17 +100,14 @@ template <int kGroups, int kTokens>
             for (int t = 0; t < kTokens; ++t) high[f][g][t] = low[f][g][t] = _mm512_setzero_si512();
         }
     }
-    // What is fetched lies in row groups to come, at the same place.
-    const int64_t step = kGroups * group_bytes;
-    const int64_t far = (kFar + step - 1) / step * step;
     const int whole_blocks = cols / kDenseCols;
     for (int b = 0; b < whole_blocks; ++b) {
         __m512i block[kGroups];
 #pragma GCC unroll 2
         for (int g = 0; g < kGroups; ++g) {
-            const std::byte* p = codes + g * group_bytes + int64_t{kDenseBlockBytes} * b;
+            const std::byte* p = codes + g * apart + int64_t{kDenseBlockBytes} * b;
             block[g] = decoder.decode(p);
-            _mm_prefetch(reinterpret_cast<const char*>(p) + far, _MM_HINT_T1);
+            _mm_prefetch(reinterpret_cast<const char*>(p) + kFar, _MM_HINT_T1);
             _mm_prefetch(reinterpret_cast<const char*>(p) + kNear, _MM_HINT_T0);
         }
         add<3>(block, x, intptr_t{kDenseCols} * b, high, low);
@@ -120,7 +118,7 @@ template <int kGroups, int kTokens>
         __m512i block[kGroups];
 #pragma GCC unroll 2
         for (int g = 0; g < kGroups; ++g)
-            block[g] = decoder.decode(codes + g * group_bytes + int64_t{kDenseBlockBytes} * whole_blocks);
+            block[g] = decoder.decode(codes + g * apart + int64_t{kDenseBlockBytes} * whole_blocks);
         const intptr_t col = intptr_t{kDenseCols} * whole_blocks;
         if (rest > 8) {
             add<3>(block, x, col, high, low);
@@ -145,17 +143,17 @@ template <int kGroups, int kTokens>
     }
 }
 
-/// Row groups [group, group + kGroups).
+/// Row groups group + g*apart.
 template <int kGroups, int kTokens>
-[[gnu::always_inline]] inline void some_groups(const Matrix& w, int group, const tiles::TokenTile<kTokens>& x,
-                                               float* out, int64_t out_stride) {
+[[gnu::always_inline]] inline void some_groups(const Matrix& w, int group, int apart,
+                                               const tiles::TokenTile<kTokens>& x, float* out, int64_t out_stride) {
     const int64_t group_bytes = row_group_bytes(w);
     const int64_t groups = round_up(w.rows, kRowGroup) / kRowGroup;
     const auto* scales = reinterpret_cast<const float*>(w.data + groups * group_bytes);
     __m512i sums[kGroups][kTokens];
-    multiply<kGroups>(w.data + group * group_bytes, group_bytes, w.cols, x, sums);
+    multiply<kGroups>(w.data + group * group_bytes, apart * group_bytes, w.cols, x, sums);
     for (int g = 0; g < kGroups; ++g) {
-        const int row = (group + g) * kRowGroup;
+        const int row = (group + g * apart) * kRowGroup;
         const __m512 row_scale = _mm512_loadu_ps(scales + row);
         for (int t = 0; t < kTokens; ++t) {
             const __m512i sum = _mm512_sub_epi32(sums[g][t], _mm512_set1_epi32(x.sum[t]));
@@ -173,15 +171,18 @@ template <int kGroups, int kTokens>
     }
 }
 
-/// One token takes two row groups at a time: two streams from memory are a tenth faster than one here.
+/// With one token, memory is the limit: the two halves of the row groups are two streams, which together come a fifth
+/// faster than one.
 template <int kTokens>
 [[gnu::noinline]] void all_groups(const Matrix& w, int group_begin, int group_end, const Activations& a,
                                   const int32_t* tokens, float* out, int64_t out_stride) {
-    constexpr int kGroups = kTokens == 1 ? 2 : 1;
+    constexpr int kStreams = kTokens == 1 ? 2 : 1;
     const tiles::TokenTile<kTokens> x = tiles::gather<kTokens>(a, tokens, 0);
-    int group = group_begin;
-    for (; group + kGroups <= group_end; group += kGroups) some_groups<kGroups>(w, group, x, out, out_stride);
-    for (; group < group_end; ++group) some_groups<1>(w, group, x, out, out_stride);
+    const int apart = (group_end - group_begin) / kStreams;
+    for (int group = group_begin; group < group_begin + apart; ++group)
+        some_groups<kStreams>(w, group, apart, x, out, out_stride);
+    for (int group = group_begin + kStreams * apart; group < group_end; ++group)
+        some_groups<1>(w, group, 0, x, out, out_stride);
 }
 
 /// unpack_dense_group with these instructions. Four dense blocks of three quads are three blocks of four.
@@ -192,7 +193,7 @@ void unpack(const std::byte* dense, int cols, std::byte* blocks) {
     const __m512i one = _mm512_set1_epi8(3), two = _mm512_set1_epi8(15);
     const auto decode = [&](int b) {
         const std::byte* p = dense + int64_t{kDenseBlockBytes} * b;
-        _mm_prefetch(reinterpret_cast<const char*>(p) + kFar, _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(p) + kUnpackAhead, _MM_HINT_T1);
         return b < in_blocks ? decoder.decode(p) : _mm512_setzero_si512();
     };
     for (int in = 0, out = 0; out < out_blocks; in += 4, out += 3) {
