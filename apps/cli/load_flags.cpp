@@ -6,11 +6,19 @@ void add_load_flags(CLI::App& command, LoadFlags& flags) {
     command.add_option("-m,--model", flags.model, "Model file or folder, or an installed model's name")->required();
     command.add_option("--threads", flags.threads, "Threads; 0: all CPUs this process may use")
         ->check(CLI::Range(0U, 256U));
-    command.add_option("--isa", flags.isa, "Instruction set: auto, scalar, avx2 or avx512 (the result is the same)");
+    command.add_option("--isa", flags.isa,
+                       "Instruction set: auto, or one by name, such as avx2, avx512 or amx (the result is the same)");
     command
         .add_option("--context", flags.context,
                     "Tokens to make room for, prompt and answer together; 0: the smaller of 4096 and the model's")
         ->check(whole_number);
+    command
+        .add_option(
+            "--head", flags.head,
+            "How answers read the vocabulary head: full; screened: in part where that gives the same tokens; or "
+            "checked: both, compared")
+        ->check(CLI::IsMember({"full", "screened", "checked"}))
+        ->capture_default_str();
     command.add_option("--memory-budget", flags.memory_budget, "Refuse to load when more would be needed, e.g. 6GiB");
 }
 
