@@ -428,7 +428,6 @@ Forward::Forward(const ModelConfig& config, const Weights& weights, const kernel
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
-      max_tokens_(max_tokens),
       arena_(scratch_bytes(config, max_tokens, pool.size())),
       inverse_frequencies_(kernels::rope_inverse_frequencies(config.rope_theta, config.rope_dims)) {
     b_.take(arena_, config, max_tokens, pool.size());

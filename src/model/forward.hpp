@@ -122,7 +122,6 @@ class Forward {
     const Weights& weights_;
     const kernels::KernelTable& kernels_;
     platform::ThreadPool& pool_;
-    int max_tokens_;
     memory::Arena arena_;
     StepBuffers b_;
     std::vector<double> inverse_frequencies_;

@@ -340,7 +340,7 @@ WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
     const uint64_t head_copy = bytes(head, Role::kHead);
     plan.owned += head_copy;
     const uint64_t loading_head = formats::slice_bytes(head) + head_copy;
-    plan.mapped = header_bytes(c) + std::max({c.get("token_embd.weight").data.size(), largest_source,
+    plan.mapped = header_bytes(c) + std::max({uint64_t{c.get("token_embd.weight").data.size()}, largest_source,
                                               loading_head - std::min(loading_head, plan.owned)});
     return plan;
 }
