@@ -142,14 +142,16 @@ void run(Options o) {
     const double bandwidth = measure_bandwidth(path, info.memory.weights_owned == 0, static_cast<int>(info.threads), 3);
 
     const uint64_t kv = samara_kv_bytes(engine.get(), o.prompt_tokens + o.gen_tokens / 2);
+    const uint64_t head = samara_head_bytes(engine.get());
     const uint64_t total =
-        info.bytes_attention + info.bytes_experts + info.bytes_router + info.bytes_head + info.bytes_embedding + kv;
+        info.bytes_attention + info.bytes_experts + info.bytes_router + head + info.bytes_embedding + kv;
     const double decode_tps = o.gen_tokens / median(decode_seconds);
     const nlohmann::json result{
         {"model", o.load.model},
         {"cpu", samara_cpu_name()},
         {"isa", info.isa},
         {"threads", info.threads},
+        {"head", o.load.head},
         {"prompt_tokens", o.prompt_tokens},
         {"gen_tokens", o.gen_tokens},
         {"rounds", o.rounds},
@@ -165,7 +167,7 @@ void run(Options o) {
          {{"attention", info.bytes_attention},
           {info.experts > 0 ? "experts" : "feed_forward", info.bytes_experts},
           {"router", info.bytes_router},
-          {"head", info.bytes_head},
+          {"head", head},
           {"embedding", info.bytes_embedding},
           {"kv", kv},
           {"total", total}}},

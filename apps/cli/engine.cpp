@@ -66,6 +66,7 @@ samara_load_params load_params(const LoadFlags& flags, const std::string& path) 
     p.memory_budget = parse_bytes(flags.memory_budget, "--memory-budget");
     p.max_sessions = flags.max_sessions;
     p.max_step_tokens = flags.max_step_tokens;
+    p.head = flags.head.c_str();
     p.metadata_only = flags.metadata_only ? 1 : 0;
     return p;
 }

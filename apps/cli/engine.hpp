@@ -34,6 +34,7 @@ struct LoadFlags {
     std::string memory_budget;  // "3GiB", "" for none
     uint32_t max_step_tokens = 0;
     uint32_t max_sessions = 1;
+    std::string head = "full";
     bool metadata_only = false;
 };
 

@@ -27,6 +27,7 @@ struct LoadOptions {
     int max_sessions = 4;
     int max_step_tokens = 512;
     int rewind_span = 1024;
+    std::string head = "full";   // "full", "screened" or "checked": how `generate` reads the vocabulary head
     bool metadata_only = false;  // headers and metadata, no weights: such an engine makes no sessions
     std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
 };
@@ -46,7 +47,16 @@ struct ModelInfo {
     uint64_t bytes_attention = 0, bytes_experts = 0, bytes_router = 0, bytes_head = 0, bytes_embedding = 0;
 };
 
-enum class LogitsWanted { kLast, kNone, kAll };
+/// kTop: no logits but the best tokens after the last one, StepInput::top of them.
+enum class LogitsWanted { kLast, kNone, kAll, kTop };
+
+inline constexpr int kMaxTopTokens = 256;
+
+/// The best tokens and their exact logits, and those of other tokens that were asked for; valid as logits are.
+struct TopTokens {
+    std::span<const int32_t> ids;  // the best first, then the others
+    std::span<const float> logits;
+};
 
 class Session;
 
@@ -54,7 +64,9 @@ struct StepInput {
     Session* session = nullptr;
     std::span<const int32_t> tokens;
     LogitsWanted logits = LogitsWanted::kLast;
-    uint16_t* experts = nullptr;  // optional out: (tokens, layers, experts_used)
+    uint16_t* experts = nullptr;         // optional out: (tokens, layers, experts_used)
+    int top = 0;                         // kTop: 1 to kMaxTopTokens
+    std::span<const int32_t> also = {};  // kTop: ids, at most kMaxTopTokens, whose logits are given whatever they are
 };
 
 struct StepParams {
@@ -82,6 +94,8 @@ class Engine {
     const ModelInfo& info() const;
     const formats::Metadata& metadata() const;
     uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
+    uint64_t head_bytes() const;  // of the head read by a step of one token: the mean so far where it is screened
+    bool screens_head() const;    // kTop reads the head in part
 
     /// Sessions must be freed before the engine. Throws Error(kMemory) when max_sessions are alive.
     std::unique_ptr<Session> create_session();
@@ -107,6 +121,9 @@ class Session {
     /// Logits after the last token. Throws Error(kInvalidArgument) when the last step asked for none.
     std::span<const float> logits() const;
     bool has_logits() const;
+    /// What the last step was asked for with LogitsWanted::kTop. Throws Error(kInvalidArgument) when it was not.
+    TopTokens top() const;
+    bool has_top() const;
     /// Adds a token without computing it: the next step does. For a token that was shown before a step was cancelled.
     void append_pending(int32_t token);
     void cancel();  // from any thread
@@ -137,6 +154,12 @@ class Sampler {
     explicit Sampler(const Sampling& sampling);
     void accept(int32_t token);
     int32_t choose(std::span<const float> logits);  // the choice is accepted; allocates only when vocab grows
+    /// The same choice from the top_needed() best tokens and those of penalised().
+    int32_t choose(const TopTokens& top);
+    /// How many of the best tokens decide, the penalised ones aside; 0: all.
+    int top_needed() const;
+    /// The tokens whose logits penalties change; may repeat.
+    std::span<const int32_t> penalised() const;
 
   private:
     struct Candidate {
@@ -144,6 +167,9 @@ class Sampler {
         int32_t id;
         float weight;
     };
+    int32_t choose_from_candidates();
+    bool penalises() const;
+    Candidate* find(int32_t token);
     void penalise();
     void keep_top_k();
     size_t keep_top_p();
@@ -154,6 +180,7 @@ class Sampler {
     std::vector<int32_t> recent_;  // ring of the last penalty_last tokens
     size_t next_recent_ = 0;
     std::vector<Candidate> candidates_;
+    size_t vocab_ = 0;  // candidates there are in all
     std::vector<float> scratch_;
 };
 

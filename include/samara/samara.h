@@ -77,6 +77,8 @@ typedef struct samara_load_params {
     int metadata_only;       /* nonzero: read headers and metadata, no weights; such an engine makes no sessions */
     samara_progress_fn progress;
     void *user;
+    const char *head;        /* how samara_generate reads the vocabulary head: NULL or "full"; "screened": in part where
+                              * that gives the same tokens (greedy, or top-k of at most 256); "checked": both, compared */
 } samara_load_params;
 
 /* Bytes, by part. total is what the engine may hold at most; it is compared with the budget before loading. */
@@ -114,6 +116,7 @@ typedef struct samara_model_info {
 
 SAMARA_API samara_status samara_get_model_info(const samara_engine *engine, samara_model_info *info);
 SAMARA_API uint64_t samara_kv_bytes(const samara_engine *engine, uint64_t position); /* read for one token there */
+SAMARA_API uint64_t samara_head_bytes(const samara_engine *engine); /* of the head, a generated token; the mean so far */
 
 /* Metadata of the model file, by GGUF key. Pointers are the engine's and live as long as it does. SAMARA_FORMAT when
  * the key is absent or of another kind. */

@@ -123,6 +123,7 @@ samara::LoadOptions load_options(const samara_load_params* given) {
     o.max_step_tokens = narrow(p.max_step_tokens, o.max_step_tokens, "max_step_tokens");
     o.rewind_span = narrow(p.rewind_span, o.rewind_span, "rewind_span");
     o.metadata_only = p.metadata_only != 0;
+    if (p.head != nullptr) o.head = p.head;
     if (p.progress != nullptr) {
         o.progress = [fn = p.progress, user = p.user](uint64_t done, uint64_t total) {
             return fn(done, total, user) != 0;
@@ -218,6 +219,8 @@ samara_status samara_get_model_info(const samara_engine* engine, samara_model_in
 uint64_t samara_kv_bytes(const samara_engine* engine, uint64_t position) {
     return engine == nullptr ? 0 : engine->engine->kv_bytes(position);
 }
+
+uint64_t samara_head_bytes(const samara_engine* engine) { return engine == nullptr ? 0 : engine->engine->head_bytes(); }
 
 samara_status samara_meta_string(const samara_engine* engine, const char* key, const char** value, size_t* length) {
     return guarded([&] {

@@ -6,6 +6,7 @@
 #include "src/formats/checkpoint.hpp"
 #include "src/formats/packed.hpp"
 #include "src/kernels/kernels.hpp"
+#include "src/kernels/screen.hpp"
 #include "src/memory/kv_cache.hpp"
 #include "src/model/config.hpp"
 #include "src/model/forward.hpp"
@@ -75,15 +76,28 @@ uint64_t metadata_bytes(const formats::Metadata& metadata) {
 
 formats::Source source_of(const LoadOptions& o) { return {o.path, o.descriptor, o.offset, o.length}; }
 
+model::HeadMode head_mode(const LoadOptions& o) {
+    if (o.head.empty() || o.head == "full") return model::HeadMode::kFull;
+    if (o.head == "screened") return model::HeadMode::kScreened;
+    if (o.head == "checked") return model::HeadMode::kChecked;
+    throw Error(ErrorCode::kInvalidArgument, "head: expected full, screened or checked, found \"" + o.head + "\"");
+}
+
+// A head is split only for sets that have a screen: the others read it whole, which is faster as it is.
+bool splits_head(const LoadOptions& o) {
+    return head_mode(o) != model::HeadMode::kFull &&
+           kernels::screen_kernels(kernels::isa_name(kernels::parse_isa(o.isa))) != nullptr;
+}
+
 MemoryPlan plan_for(const formats::Checkpoint& checkpoint, const model::ModelConfig& config, const LoadOptions& o) {
     const model::WeightsPlan weights =
-        formats::naming_file(checkpoint, [&] { return model::Weights::plan(checkpoint, config); });
+        formats::naming_file(checkpoint, [&] { return model::Weights::plan(checkpoint, config, splits_head(o)); });
     const memory::KvShape kv = kv_shape(config, o);
     MemoryPlan plan;
     plan.weights_mapped = weights.mapped;
     plan.weights_owned = weights.owned;
     plan.kv_cache = kv.pool_bytes(o.max_sessions);
-    plan.scratch = model::Forward::scratch_bytes(config, o.max_step_tokens, o.threads) +
+    plan.scratch = model::Forward::scratch_bytes(config, o.max_step_tokens, o.threads, head_mode(o)) +
                    static_cast<uint64_t>(o.max_sessions) *
                        (static_cast<uint64_t>(config.vocab) * sizeof(float) + o.context_tokens * sizeof(int32_t)) +
                    metadata_bytes(checkpoint.metadata());
@@ -125,6 +139,8 @@ struct Session::State {
     std::vector<int32_t> tokens;  // all of the sequence; kv.length() of them are processed
     std::vector<float> logits;    // (vocab)
     bool has_logits = false;
+    model::TopLogits top;
+    bool has_top = false;
     std::atomic<bool> cancelled{false};
 
     State(Engine* e, memory::KvPool& pool) : engine(e), kv(pool) {}
@@ -169,9 +185,9 @@ void Engine::load_weights(State& s, std::unique_ptr<formats::Checkpoint> checkpo
     // At least 1: 0 would mean no budget.
     const uint64_t rest = plan.kv_cache + plan.scratch + plan.weights_mapped;
     const uint64_t budget = o.memory_budget == 0 ? 0 : std::max<uint64_t>(1, o.memory_budget - rest);
-    s.weights = model::Weights::load(std::move(checkpoint), s.config, *s.pool, budget, o.progress);
+    s.weights = model::Weights::load(std::move(checkpoint), s.config, *s.pool, budget, o.progress, splits_head(o));
     s.kv = std::make_unique<memory::KvPool>(kv_shape(s.config, o), o.max_sessions);
-    s.forward = std::make_unique<model::Forward>(s.config, s.weights, table, *s.pool, o.max_step_tokens);
+    s.forward = std::make_unique<model::Forward>(s.config, s.weights, table, *s.pool, o.max_step_tokens, head_mode(o));
 
     const model::BytesPerToken bytes = s.weights.bytes_per_token(s.config);
     plan.weights_owned = s.weights.owned_bytes();
@@ -214,6 +230,14 @@ uint64_t Engine::kv_bytes(uint64_t position) const {
     return state_->kv->shape().bytes_read_at(static_cast<int64_t>(position));
 }
 
+uint64_t Engine::head_bytes() const {
+    const model::ScreenCounts* counts = state_->forward ? state_->forward->screen_counts() : nullptr;
+    if (counts == nullptr || counts->steps == counts->fallbacks) return state_->info.bytes_head;
+    return counts->bytes / (counts->steps - counts->fallbacks);
+}
+
+bool Engine::screens_head() const { return state_->forward != nullptr && state_->forward->screen_counts() != nullptr; }
+
 std::unique_ptr<Session> Engine::create_session() {
     State& s = *state_;
     if (s.headers) throw Error(ErrorCode::kInvalidArgument, "the engine was loaded without weights (metadata_only)");
@@ -225,6 +249,7 @@ std::unique_ptr<Session> Engine::create_session() {
     auto session = std::make_unique<Session::State>(this, *s.kv);
     session->tokens.reserve(s.options.context_tokens);
     session->logits.resize(static_cast<size_t>(s.config.vocab));
+    session->top.reserve(kMaxTopTokens, kMaxTopTokens);
     ++s.sessions;
     return std::unique_ptr<Session>(new Session(std::move(session)));
 }
@@ -237,6 +262,11 @@ void check_step(const Engine& engine, const StepParams& params) {
     for (size_t i = 0; i < params.inputs.size(); ++i) {
         const StepInput& in = params.inputs[i];
         if (in.session == nullptr) throw Error(ErrorCode::kInvalidArgument, "step: input without a session");
+        if (in.logits == LogitsWanted::kTop) {
+            check_range("step: top", in.top, 1, std::min(kMaxTopTokens, info.vocab));
+            check_range("step: also", static_cast<int>(in.also.size()), 0, kMaxTopTokens);
+            for (const int32_t id : in.also) check_range("step: also", id, 0, info.vocab - 1);
+        }
         if (&in.session->engine() != &engine) {
             throw Error(ErrorCode::kInvalidArgument, "step: the session belongs to another engine");
         }
@@ -276,6 +306,7 @@ void Engine::step(const StepParams& params) {
         Session::State& session = *in.session->state_;
         session.tokens.insert(session.tokens.end(), in.tokens.begin(), in.tokens.end());
         session.has_logits = session.has_logits && session.pending() == 0;
+        session.has_top = session.has_top && session.pending() == 0;
         total += session.pending();
     }
 
@@ -307,6 +338,7 @@ void Engine::step(const StepParams& params) {
             session.tokens.resize(std::max(before, static_cast<size_t>(session.kv.length())));
             session.has_logits =
                 session.has_logits && session.pending() == 0 && session.tokens.size() == before + in.tokens.size();
+            session.has_top = session.has_top && session.has_logits;
         }
     };
 
@@ -335,6 +367,11 @@ void Engine::step(const StepParams& params) {
                 }
                 if (in.logits != LogitsWanted::kNone && last)
                     input.logits_from = std::min(input.logits_from, count - 1);
+                if (in.logits == LogitsWanted::kTop && last) {
+                    session.top.k = in.top;
+                    session.top.also = in.also;
+                    input.top = &session.top;
+                }
                 if (in.experts != nullptr && static_cast<int64_t>(first) >= new_from) {
                     input.experts =
                         in.experts + (static_cast<int64_t>(first) - new_from) * s.config.layers * s.config.experts_used;
@@ -348,6 +385,10 @@ void Engine::step(const StepParams& params) {
             for (model::SequenceInput& input : s.pass_inputs) {
                 input.kv->commit(static_cast<int>(input.tokens.size()));
                 done += input.tokens.size();
+            }
+            for (size_t i = 0; i < s.pass_inputs.size(); ++i) {
+                const StepInput& in = params.inputs[static_cast<size_t>(s.pass_index[i])];
+                if (s.pass_inputs[i].top != nullptr) in.session->state_->has_top = true;
             }
             if (params.on_progress && !params.on_progress(done, total)) {
                 throw Error(ErrorCode::kCancelled, "the step was cancelled");
@@ -375,6 +416,9 @@ std::unique_ptr<Session> Session::fork() const {
     copy->state_->tokens.assign(state_->tokens.begin(), state_->tokens.end());
     copy->state_->logits = state_->logits;
     copy->state_->has_logits = state_->has_logits;
+    copy->state_->top.ids.assign(state_->top.ids.begin(), state_->top.ids.end());
+    copy->state_->top.logits.assign(state_->top.logits.begin(), state_->top.logits.end());
+    copy->state_->has_top = state_->has_top;
     return copy;
 }
 
@@ -391,6 +435,7 @@ uint64_t Session::truncate(uint64_t length) {
     if (length < static_cast<uint64_t>(state_->kv.length())) state_->kv.truncate(static_cast<int64_t>(length));
     state_->tokens.resize(length);
     state_->has_logits = false;
+    state_->has_top = false;
     return state_->pending();
 }
 
@@ -403,6 +448,15 @@ std::span<const float> Session::logits() const {
 
 bool Session::has_logits() const { return state_->has_logits; }
 
+TopTokens Session::top() const {
+    if (!state_->has_top) {
+        throw Error(ErrorCode::kInvalidArgument, "the session has no best tokens: its last step did not ask for them");
+    }
+    return {state_->top.ids, state_->top.logits};
+}
+
+bool Session::has_top() const { return state_->has_top; }
+
 void Session::append_pending(int32_t token) {
     const ModelInfo& info = state_->engine->info();
     check_range("append_pending: token", token, 0, info.vocab - 1);
@@ -412,6 +466,7 @@ void Session::append_pending(int32_t token) {
     }
     state_->tokens.push_back(token);
     state_->has_logits = false;
+    state_->has_top = false;
 }
 
 void Session::cancel() { state_->cancelled.store(true); }

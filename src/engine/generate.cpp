@@ -84,7 +84,7 @@ GenerateResult generate(Session& session, const GenerateParams& p) {
     StepParams step;
     step.inputs = {&input, 1};
     try {
-        if (!session.has_logits()) prepare(session, step);
+        if (!session.has_logits() && !session.has_top()) prepare(session, step);
         for (;;) {
             if (session.cancelled()) {
                 result.reason = StopReason::kCancelled;
@@ -98,7 +98,7 @@ GenerateResult generate(Session& session, const GenerateParams& p) {
                 result.reason = StopReason::kContextFull;
                 break;
             }
-            token = p.sampler->choose(session.logits());
+            token = session.has_top() ? p.sampler->choose(session.top()) : p.sampler->choose(session.logits());
             ++result.tokens;
             const bool ends = std::find(p.end_tokens.begin(), p.end_tokens.end(), token) != p.end_tokens.end();
             bool go_on = true;
@@ -108,6 +108,12 @@ GenerateResult generate(Session& session, const GenerateParams& p) {
             }
             // The token was shown: the session keeps it even when its step is cancelled.
             session.append_pending(token);
+            // The next token needs only the best ones, unless none is chosen here: then the caller may ask for logits.
+            const bool chooses = !ends && go_on && !filter.matched() && result.tokens != p.max_tokens &&
+                                 session.tokens().size() < engine.info().context_tokens;
+            input.top = chooses && engine.screens_head() ? p.sampler->top_needed() : 0;
+            input.also = p.sampler->penalised();
+            input.logits = input.top > 0 ? LogitsWanted::kTop : LogitsWanted::kLast;
             engine.step(step);
             if (ends) result.reason = StopReason::kEndToken;
             if (!ends && !go_on) result.reason = StopReason::kCallback;

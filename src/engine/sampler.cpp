@@ -65,16 +65,36 @@ void Sampler::accept(int32_t token) {
 }
 
 void Sampler::penalise() {
-    if (sampling_.repetition_penalty == 1 && sampling_.presence_penalty == 0) return;
+    if (!penalises()) return;
     for (size_t i = 0; i < recent_.size(); ++i) {
-        const auto id = static_cast<size_t>(recent_[i]);
         const bool seen_before = std::find(recent_.begin(), recent_.begin() + static_cast<int64_t>(i), recent_[i]) !=
                                  recent_.begin() + static_cast<int64_t>(i);
-        if (seen_before || id >= candidates_.size()) continue;
-        float& logit = candidates_[id].logit;
+        Candidate* candidate = seen_before ? nullptr : find(recent_[i]);
+        if (candidate == nullptr) continue;
+        float& logit = candidate->logit;
         logit = logit > 0 ? logit / sampling_.repetition_penalty : logit * sampling_.repetition_penalty;
         logit -= sampling_.presence_penalty;
     }
+}
+
+bool Sampler::penalises() const { return sampling_.repetition_penalty != 1 || sampling_.presence_penalty != 0; }
+
+// Of a whole vocabulary candidate i is token i; of the best ones any may be.
+Sampler::Candidate* Sampler::find(int32_t token) {
+    const auto index = static_cast<size_t>(token);
+    if (index < candidates_.size() && candidates_[index].id == token) return &candidates_[index];
+    const auto found =
+        std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.id == token; });
+    return found == candidates_.end() ? nullptr : &*found;
+}
+
+int Sampler::top_needed() const {
+    const int k = sampling_.temperature == 0 ? 1 : sampling_.top_k;
+    return k <= kMaxTopTokens && penalised().size() <= static_cast<size_t>(kMaxTopTokens) ? k : 0;
+}
+
+std::span<const int32_t> Sampler::penalised() const {
+    return penalises() ? std::span<const int32_t>(recent_) : std::span<const int32_t>();
 }
 
 namespace {
@@ -88,10 +108,12 @@ bool better(const Candidate& a, const Candidate& b) {
 
 void Sampler::keep_top_k() {
     const auto k = static_cast<size_t>(sampling_.top_k);
-    if (k == 0 || k >= candidates_.size()) return;
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(k) - 1, candidates_.end(),
-                     better<Candidate>);
-    candidates_.resize(k);
+    if (k == 0 || k >= vocab_) return;
+    if (k < candidates_.size()) {
+        std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(k) - 1, candidates_.end(),
+                         better<Candidate>);
+        candidates_.resize(k);
+    }
     std::sort(candidates_.begin(), candidates_.end(), better<Candidate>);
 }
 
@@ -117,6 +139,18 @@ size_t Sampler::keep_top_p() {
 int32_t Sampler::choose(std::span<const float> logits) {
     candidates_.resize(logits.size());
     for (size_t i = 0; i < logits.size(); ++i) candidates_[i] = {logits[i], static_cast<int32_t>(i), 0};
+    vocab_ = logits.size();
+    return choose_from_candidates();
+}
+
+int32_t Sampler::choose(const TopTokens& top) {
+    candidates_.resize(top.ids.size());
+    for (size_t i = 0; i < top.ids.size(); ++i) candidates_[i] = {top.logits[i], top.ids[i], 0};
+    vocab_ = std::numeric_limits<size_t>::max();
+    return choose_from_candidates();
+}
+
+int32_t Sampler::choose_from_candidates() {
     penalise();
     // NaN has no order and infinities no difference: NaN counts as the least logit, infinities as the largest floats.
     constexpr float kLargest = std::numeric_limits<float>::max();

@@ -25,7 +25,12 @@ Matrix parse_shape(const Checkpoint& checkpoint, const std::string& what, std::s
     constexpr int64_t kMost = 1 << 27;  // keeps every size in matrix.hpp far from overflow
     const auto [layout, group, offset, rows, cols] =
         std::array{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
-    if (layout < 0 || layout > static_cast<int64_t>(Layout::kByte)) refuse("layout", layout, "0 to 7");
+    const bool split = layout == static_cast<int64_t>(Layout::kNibbleKSplit);
+    const bool dense = layout == static_cast<int64_t>(Layout::kTernaryDense);
+    if (!split && !dense && (layout < 0 || layout > static_cast<int64_t>(Layout::kByte))) {
+        refuse("layout", layout, "0 to 7, 9 or 10");
+    }
+    if (split && cols > kernels::kMaxSplitCols) refuse("cols", cols, "1 to 8192");
     const auto kind = static_cast<Layout>(layout);
     if (kind == Layout::kNibble) {
         if (group != 32 && group != 64) refuse("group", group, "32 or 64");

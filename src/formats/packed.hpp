@@ -45,6 +45,12 @@ PackedExperts packed_experts(const Checkpoint& checkpoint, int layer);
 /// Progress in bytes; return false to cancel (the operation throws Error(kCancelled) and leaves nothing behind).
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 
+/// How a packed file stores the vocabulary head.
+enum class HeadLayout {
+    kWhole,  // as any matrix of its type
+    kSplit,  // in planes, where its type can be (split_layout): what a screened head reads in place
+};
+
 struct PackReport {
     uint64_t input_bytes = 0, output_bytes = 0;
     uint64_t ternary_matrices = 0, other_matrices = 0;
@@ -54,7 +60,8 @@ struct PackReport {
 
 /// Writes `checkpoint` as a packed file at `path`: tensor by tensor in bounded memory, atomically (a temporary file in
 /// the same folder, synced and renamed; removed on failure or cancel). Refuses to overwrite its own source.
-PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress);
+PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
+                HeadLayout head = HeadLayout::kWhole, TernaryLayout ternary = TernaryLayout::kTwoBit);
 
 /// Checks every section's SHA-256 and every expert record's CRC32C. Returns messages, one for each damaged section.
 std::vector<std::string> verify_packed(const Checkpoint& checkpoint, const Progress& progress);

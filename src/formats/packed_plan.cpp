@@ -52,8 +52,9 @@ std::vector<std::string> parts_of(const std::string& name, const BlockName& bloc
 
 class Planner {
   public:
-    Planner(const Checkpoint& checkpoint, Ternarise ternarise, const PlanStep& step)
-        : checkpoint_(checkpoint), ternarise_(ternarise), step_(step) {}
+    Planner(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
+            const PlanStep& step)
+        : checkpoint_(checkpoint), ternarise_(ternarise), head_(head), ternary_(ternary), step_(step) {}
 
     PackedPlan run() {
         std::set<int> expert_layers;
@@ -128,6 +129,8 @@ class Planner {
         section.name = std::string(packed_keys::kPrefix) + name;
         section.slice = slice;
         section.matrix = choose_layout(slice, role, ternarise_);
+        if (role == Role::kProjection) section.matrix = packed_ternary(section.matrix, ternary_);
+        if (name == "output.weight" && head_ == HeadLayout::kSplit) section.matrix = split_layout(section.matrix);
         section.input_bytes = slice_bytes(slice);
         section.bytes = static_cast<uint64_t>(kernels::matrix_bytes(section.matrix));
         section.shape = {section.bytes};
@@ -166,10 +169,11 @@ class Planner {
             slices.push_back(first);
             slices.back().expert = e;
         }
-        return choose_layout(slices, Role::kProjection, ternarise_, [this](const Slice& slice) {
+        const Matrix common = choose_layout(slices, Role::kProjection, ternarise_, [this](const Slice& slice) {
             drop_slice(checkpoint_, slice);
             step_(slice_bytes(slice));
         });
+        return packed_ternary(common, ternary_);
     }
 
     void add_experts(int layer) {
@@ -201,6 +205,8 @@ class Planner {
 
     const Checkpoint& checkpoint_;
     Ternarise ternarise_;
+    HeadLayout head_;
+    TernaryLayout ternary_;
     const PlanStep& step_;
     PackedPlan plan_;
 };
@@ -220,8 +226,9 @@ uint64_t slice_bytes(const Slice& slice) {
 
 void drop_slice(const Checkpoint& checkpoint, const Slice& slice) { checkpoint.drop(code_bytes(slice)); }
 
-PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, const PlanStep& step) {
-    return Planner(checkpoint, ternarise, step).run();
+PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
+                       const PlanStep& step) {
+    return Planner(checkpoint, ternarise, head, ternary, step).run();
 }
 
 }  // namespace samara::formats

@@ -49,7 +49,8 @@ using PlanStep = std::function<void(uint64_t bytes)>;
 
 /// Reads the source once (layouts depend on the weights) and drops its pages on the way. Throws Error(kUnsupported) for
 /// tensors that a packed file cannot hold, and what choose_layout throws.
-PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, const PlanStep& step);
+PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
+                       const PlanStep& step);
 
 /// Bytes of a slice in the source.
 uint64_t slice_bytes(const Slice& slice);

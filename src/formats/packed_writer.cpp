@@ -69,9 +69,12 @@ class SectionStream {
 
 class Packer {
   public:
-    Packer(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress)
+    Packer(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
+           HeadLayout head, TernaryLayout ternary)
         : checkpoint_(checkpoint),
           ternarise_(ternarise),
+          head_(head),
+          layout_(ternary),
           progress_(progress),
           writer_(path, static_cast<uint32_t>(kPackedAlignment)) {
         for (const Tensor& tensor : checkpoint.tensors()) {
@@ -83,7 +86,7 @@ class Packer {
     }
 
     PackReport run() {
-        plan_ = plan_packed(checkpoint_, ternarise_, [this](uint64_t bytes) { step(bytes); });
+        plan_ = plan_packed(checkpoint_, ternarise_, head_, layout_, [this](uint64_t bytes) { step(bytes); });
         total_ = done_ + plan_.input_bytes;
         check_free_space();
         set_metadata();
@@ -208,8 +211,12 @@ class Packer {
         step(section.input_bytes);
     }
 
+    static bool is_ternary(Layout layout) {
+        return layout == Layout::kTernary || layout == Layout::kTernaryBlocks || layout == Layout::kTernaryDense;
+    }
+
     void count(const Matrix& m, const RepackReport& one, uint64_t matrices) {
-        const bool ternary = m.layout == Layout::kTernary || m.layout == Layout::kTernaryBlocks;
+        const bool ternary = is_ternary(m.layout);
         (ternary ? report_.ternary_matrices : report_.other_matrices) += matrices;
         report_.code3 += one.code3;
         forced_error_ += one.squared_error;
@@ -219,7 +226,7 @@ class Packer {
     /// Row groups follow each other in every layout but the ternary ones, whose scales lie behind all codes: those
     /// are repacked whole, the others in pieces.
     void write_matrix(const PackedSection& section, SectionStream& stream) {
-        const bool whole = section.matrix.layout == Layout::kTernary || section.matrix.layout == Layout::kTernaryBlocks;
+        const bool whole = is_ternary(section.matrix.layout);
         const uint64_t row_bytes = section.bytes / section.slice.rows + 1;
         const uint64_t piece_rows = whole ? section.slice.rows : (kPieceBytes / row_bytes / 16 + 1) * 16;
         RepackReport all;
@@ -276,6 +283,8 @@ class Packer {
 
     const Checkpoint& checkpoint_;
     Ternarise ternarise_;
+    HeadLayout head_;
+    TernaryLayout layout_;
     const Progress& progress_;
     GgufWriter writer_;
     PackedPlan plan_;
@@ -310,12 +319,13 @@ void refuse_own_source(const Checkpoint& checkpoint, const std::string& path) {
 
 }  // namespace
 
-PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress) {
+PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
+                HeadLayout head, TernaryLayout ternary) {
     if (checkpoint.metadata().has(packed_keys::kVersion)) {
         throw Error(ErrorCode::kInvalidArgument, checkpoint.file() + ": is a packed file already");
     }
     refuse_own_source(checkpoint, path);
-    return naming_file(checkpoint, [&] { return Packer(checkpoint, path, ternarise, progress).run(); });
+    return naming_file(checkpoint, [&] { return Packer(checkpoint, path, ternarise, progress, head, ternary).run(); });
 }
 
 }  // namespace samara::formats

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "src/formats/repack_rows.hpp"
+#include "src/kernels/dense_layout.hpp"
+#include "src/kernels/screen.hpp"
 #include "src/platform/half.hpp"
 
 namespace samara::formats {
@@ -482,7 +484,54 @@ class Repacker {
     RepackReport report_;
 };
 
+/// By way of kTernary.
+RepackReport repack_dense(const Slice& slice, const Matrix& layout, std::span<std::byte> out) {
+    const Matrix plain = with(layout, Layout::kTernary);
+    std::vector<std::byte> blob(static_cast<size_t>(kernels::matrix_bytes(plain)));
+    const RepackReport report = Repacker(slice, plain, blob).run();
+    const auto groups = static_cast<size_t>(kernels::round_up(layout.rows, kRowGroup) / kRowGroup);
+    const auto plain_bytes = static_cast<size_t>(kernels::row_group_bytes(plain));
+    const auto dense_bytes = static_cast<size_t>(kernels::row_group_bytes(layout));
+    std::fill(out.begin(), out.end(), std::byte{0});  // what pads a row group
+    for (size_t group = 0; group < groups; ++group) {
+        if (kernels::pack_dense_group(&blob[group * plain_bytes], layout.cols, &out[group * dense_bytes])) continue;
+        throw Error(ErrorCode::kFormat,
+                    describe_row(*slice.tensor, slice.expert, slice.row_begin + group * kRowGroup) +
+                        " or one of the 15 after it has a ternary code 3, codes 0 to 2 expected: the file is damaged. "
+                        "Layout 2bit keeps such codes, dense cannot");
+    }
+    std::copy(blob.begin() + static_cast<ptrdiff_t>(groups * plain_bytes), blob.end(),
+              out.begin() + static_cast<ptrdiff_t>(groups * dense_bytes));
+    return report;
+}
+
+/// Row groups by way of kNibbleK.
+RepackReport repack_split(const Slice& slice, const Matrix& layout, std::span<std::byte> out) {
+    Matrix part = with(layout, Layout::kNibbleK);
+    part.rows = kRowGroup;
+    std::vector<std::byte> group(static_cast<size_t>(kernels::matrix_bytes(part)));
+    for (uint64_t row = 0; row < slice.rows; row += kRowGroup) {
+        Slice rows = slice;
+        rows.row_begin += row;
+        rows.rows = std::min<uint64_t>(kRowGroup, slice.rows - row);
+        part.rows = static_cast<int>(rows.rows);
+        Repacker(rows, part, group).run();
+        kernels::split_row_group(group.data(), layout, static_cast<int>(row / kRowGroup), out.data());
+    }
+    return {};
+}
+
 }  // namespace
+
+Matrix packed_ternary(const Matrix& m, TernaryLayout ternary) {
+    const bool dense = ternary == TernaryLayout::kDense && m.layout == Layout::kTernary;
+    return dense ? with(m, Layout::kTernaryDense) : m;
+}
+
+Matrix split_layout(const Matrix& m) {
+    const bool can = m.layout == Layout::kNibbleK && m.cols <= kernels::kMaxSplitCols;
+    return can ? with(m, Layout::kNibbleKSplit) : m;
+}
 
 Matrix choose_layout(const Slice& slice, Role role, Ternarise ternarise) {
     return choose_layout(std::span(&slice, 1), role, ternarise);
@@ -507,6 +556,8 @@ RepackReport repack(const Slice& slice, const Matrix& layout, std::span<std::byt
         throw Error(ErrorCode::kInternal,
                     "tensor '" + slice.tensor->name + "': repacked into a matrix of another size");
     }
+    if (layout.layout == Layout::kTernaryDense) return repack_dense(slice, layout, out);
+    if (layout.layout == Layout::kNibbleKSplit) return repack_split(slice, layout, out);
     return Repacker(slice, layout, out).run();
 }
 

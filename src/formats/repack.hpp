@@ -25,6 +25,12 @@ enum class Ternarise {
                 // reported
 };
 
+/// How ternary weights with one scale a row are packed.
+enum class TernaryLayout {
+    kTwoBit,  // kTernary: fast on every CPU
+    kDense,   // kTernaryDense: a sixth fewer bytes, fast with AVX-512 VBMI only
+};
+
 /// Rows that `repack` lays one below the other, for example gate and up of one expert or the pieces of a fused tensor:
 /// expert `expert` of `tensor`, rows [row_begin, row_begin + rows).
 struct Slice {
@@ -39,6 +45,13 @@ struct Slice {
 /// scales when they are repacked. Throws Error(kFormat) naming tensor and position for a scale or weight that is not
 /// finite, and Error(kUnsupported) for a type without a layout.
 kernels::Matrix choose_layout(const Slice& slice, Role role, Ternarise ternarise = Ternarise::kLossless);
+
+/// kNibbleKSplit for a kNibbleK matrix that may be split, else the layout as it is.
+kernels::Matrix split_layout(const kernels::Matrix& m);
+
+/// kTernaryDense for a kTernary matrix when `ternary` says so, else the layout as it is. Dense layouts have no place
+/// for the code 3 of a damaged file: repack throws Error(kFormat) for it.
+kernels::Matrix packed_ternary(const kernels::Matrix& m, TernaryLayout ternary);
 
 /// The one layout that holds every slice: the experts of a layer share it. The slices are non-empty, of one tensor and
 /// of one size.

@@ -1,8 +1,11 @@
 // Weights read back from the kernels' layouts, the inverse of repack.cpp one row at a time.
 
 #include <cstring>
+#include <vector>
 
 #include "src/formats/repack.hpp"
+#include "src/kernels/dense_layout.hpp"
+#include "src/kernels/screen_join.hpp"
 #include "src/platform/half.hpp"
 
 namespace samara::formats {
@@ -37,10 +40,16 @@ void ternary_row(const Matrix& m, int row, float* out) {
     const int r = row % kernels::kRowGroup;
     const int64_t g = row / kernels::kRowGroup;
     const std::byte* codes = m.data + g * group_bytes;
-    const int64_t blocks = m.layout == Layout::kTernary ? 1 : kernels::padded_cols(m) / 256;
+    std::vector<std::byte> unpacked;
+    if (m.layout == Layout::kTernaryDense) {
+        unpacked.resize(static_cast<size_t>(kernels::round_up(m.cols, 16) * 4));
+        kernels::unpack_dense_group(codes, m.cols, unpacked.data());
+        codes = unpacked.data();
+    }
+    const int64_t blocks = m.layout != Layout::kTernaryBlocks ? 1 : kernels::padded_cols(m) / 256;
     const std::byte* scales = m.data + groups * group_bytes + g * blocks * 64 + 4 * r;
     for (int c = 0; c < m.cols; ++c) {
-        const float scale = load_float(scales + (blocks == 1 ? 0 : c / 256 * 64));
+        const float scale = load_float(scales + (m.layout != Layout::kTernaryBlocks ? 0 : c / 256 * 64));
         out[c] = scale * static_cast<float>(ternary(codes, r, c));
     }
 }
@@ -76,6 +85,14 @@ void nibble_k_row(const Matrix& m, int row, float* out) {
     }
 }
 
+void split_row(const Matrix& m, int row, float* out) {
+    Matrix part{.layout = Layout::kNibbleK, .rows = kernels::kRowGroup, .cols = m.cols};
+    std::vector<std::byte> group(static_cast<size_t>(kernels::matrix_bytes(part)));
+    kernels::join_row_group(m, row / kernels::kRowGroup, group.data());
+    part.data = group.data();
+    nibble_k_row(part, row % kernels::kRowGroup, out);
+}
+
 }  // namespace
 
 void dequantise_matrix_row(const Matrix& m, int row, float* out) {
@@ -91,10 +108,13 @@ void dequantise_matrix_row(const Matrix& m, int row, float* out) {
             for (int c = 0; c < m.cols; ++c) out[c] = bf16_to_float(load_u16(m.data + 2 * (first + c)));
             return;
         case Layout::kTernary:
+        case Layout::kTernaryDense:
         case Layout::kTernaryBlocks:
             return ternary_row(m, row, out);
         case Layout::kNibbleK:
             return nibble_k_row(m, row, out);
+        case Layout::kNibbleKSplit:
+            return split_row(m, row, out);
         case Layout::kNibble:
         case Layout::kByte:
             return grouped_row(m, row, out);

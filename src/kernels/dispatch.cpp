@@ -83,6 +83,11 @@ Isa parse_isa(std::string_view name) {
     return static_cast<Isa>(found - std::begin(kNames));
 }
 
+Layout fastest_ternary_layout() {
+    const bool vbmi = missing_features(kAvx512Features | kFeatureAvx512Vbmi).empty();
+    return vbmi ? Layout::kTernaryDense : Layout::kTernary;
+}
+
 std::string_view isa_name(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
 }  // namespace samara::kernels

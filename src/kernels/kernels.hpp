@@ -129,4 +129,7 @@ const KernelTable& kernel_table(Isa isa);
 Isa parse_isa(std::string_view name);
 std::string_view isa_name(Isa isa);
 
+/// kTernaryDense where this CPU decodes it at the memory's speed, else kTernary.
+Layout fastest_ternary_layout();
+
 }  // namespace samara::kernels

@@ -44,11 +44,10 @@ enum class Layout : uint8_t {
     // (src/kernels/screen.hpp): the top two bits of the codes with all that a row group's scales need, then the third
     // bits and the last bits, row by row. At most kMaxSplitCols columns, padded to 256. A pair is 512 columns, the last
     // one perhaps half empty.
-    // High plane, per row group and 256 columns 1344 bytes: d, dmin, sc and m as kNibbleK, then 16 blocks of 64 bytes as
-    // kTernary's, of the codes' top two bits.
-    // Third plane, per row (rows padded to 16): 64 bytes a pair of bit 1 of the codes, then 16 bytes a pair of sc, then
-    // 4 bytes a pair of d. Last plane, per row: 64 bytes a pair of bit 0. Of a row's bits, 32 columns are 4 bytes: bit s
-    // of byte j is column 4s+j.
+    // High plane, per row group and 256 columns 1344 bytes: d, dmin, sc and m as kNibbleK, then 16 blocks of 64 bytes
+    // as kTernary's, of the codes' top two bits. Third plane, per row (rows padded to 16): 64 bytes a pair of bit 1 of
+    // the codes, then 16 bytes a pair of sc, then 4 bytes a pair of d. Last plane, per row: 64 bytes a pair of bit 0.
+    // Of a row's bits, 32 columns are 4 bytes: bit s of byte j is column 4s+j.
     kNibbleKSplit = 10,
 };
 
@@ -110,13 +109,13 @@ constexpr int64_t row_group_bytes(const Matrix& m) {
 
 /// Where the planes of a kNibbleKSplit matrix lie; sizes in bytes.
 struct SplitPlanes {
-    int64_t records;     // of 256 columns
-    int64_t pairs;       // of records
-    int64_t third_row;   // size of a row
-    int64_t last_row;    // size of a row
-    int64_t third;       // offset of the plane
-    int64_t last;        // offset of the plane
-    int64_t bytes;       // of the blob
+    int64_t records;    // of 256 columns
+    int64_t pairs;      // of records
+    int64_t third_row;  // size of a row
+    int64_t last_row;   // size of a row
+    int64_t third;      // offset of the plane
+    int64_t last;       // offset of the plane
+    int64_t bytes;      // of the blob
 };
 constexpr SplitPlanes split_planes(const Matrix& m) {
     SplitPlanes p{};

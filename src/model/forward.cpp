@@ -297,15 +297,65 @@ void Forward::logits(std::span<const SequenceInput> inputs, const LogitsSink& si
                               config_.norm_epsilon, b_.head_input.row(i));
         }
         quantise_rows(b_.head_input, count, config_.layers, "entering the head");
+        // Of several tokens' rows the head's weights are read once: whole.
+        TopLogits* only = count == 1 ? wanted_top(inputs, wanted_[begin]) : nullptr;
+        if (only != nullptr && screen_) {
+            top_logits(*only);
+            continue;
+        }
         multiply(b_.head_input.view(count), count, {{&weights_.head, b_.logits, config_.vocab}});
         for (int i = 0; i < count; ++i) {
             const int row = wanted_[begin + static_cast<size_t>(i)];
+            if (TopLogits* top = wanted_top(inputs, row); top != nullptr) {
+                choose_top({b_.logits + int64_t{i} * config_.vocab, static_cast<size_t>(config_.vocab)}, *top);
+                continue;
+            }
             const int input = tokens_[static_cast<size_t>(row)].input;
             const int64_t token =
                 tokens_[static_cast<size_t>(row)].position - inputs[static_cast<size_t>(input)].kv->length();
             sink(input, static_cast<int>(token),
                  {b_.logits + int64_t{i} * config_.vocab, static_cast<size_t>(config_.vocab)});
         }
+    }
+}
+
+// Where the best tokens after `row` are to be put, when they are all that is wanted.
+TopLogits* Forward::wanted_top(std::span<const SequenceInput> inputs, int row) const {
+    const int input = tokens_[static_cast<size_t>(row)].input;
+    const bool last = row + 1 == n_ || tokens_[static_cast<size_t>(row) + 1].input != input;
+    return last ? inputs[static_cast<size_t>(input)].top : nullptr;
+}
+
+// The best tokens of the one row in head_input.
+void Forward::top_logits(TopLogits& top) {
+    const bool screened = screen_->run(b_.head_input.view(1), b_.logits, top);
+    if (screened && head_mode_ != HeadMode::kChecked) return;
+    multiply(b_.head_input.view(1), 1, {{&weights_.head, b_.logits, config_.vocab}});
+    if (screened) {
+        check_screen(top);
+    } else {
+        choose_top({b_.logits, static_cast<size_t>(config_.vocab)}, top);
+    }
+}
+
+// Compares `top` with what the whole head's logits say.
+void Forward::check_screen(const TopLogits& top) {
+    checked_.k = top.k;
+    checked_.also = top.also;
+    choose_top({b_.logits, static_cast<size_t>(config_.vocab)}, checked_);
+    for (size_t i = 0; i < checked_.ids.size(); ++i) {
+        const bool there = i < top.ids.size();
+        if (there && top.ids[i] == checked_.ids[i] && top.logits[i] == checked_.logits[i]) continue;
+        throw Error(ErrorCode::kInternal,
+                    "screened head: place " + std::to_string(i) + " of " + std::to_string(checked_.ids.size()) +
+                        ": expected token " + std::to_string(checked_.ids[i]) + " with logit " +
+                        std::to_string(checked_.logits[i]) + ", found " +
+                        (there ? "token " + std::to_string(top.ids[i]) + " with " + std::to_string(top.logits[i])
+                               : std::string("none")));
+    }
+    if (top.ids.size() != checked_.ids.size()) {
+        throw Error(ErrorCode::kInternal, "screened head: expected " + std::to_string(checked_.ids.size()) +
+                                              " tokens, found " + std::to_string(top.ids.size()));
     }
 }
 
@@ -416,23 +466,29 @@ void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_token
     logits = arena.take<float>(head_rows * c.vocab);
 }
 
-uint64_t Forward::scratch_bytes(const ModelConfig& config, int max_tokens, int threads) {
+uint64_t Forward::scratch_bytes(const ModelConfig& config, int max_tokens, int threads, HeadMode head) {
     memory::Arena count;
     StepBuffers().take(count, config, max_tokens, threads);
-    return count.used();
+    return count.used() +
+           (head == HeadMode::kFull ? 0 : ScreenedHead::scratch_bytes(config.vocab, config.hidden, kMaxTop));
 }
 
 Forward::Forward(const ModelConfig& config, const Weights& weights, const kernels::KernelTable& kernels,
-                 platform::ThreadPool& pool, int max_tokens)
+                 platform::ThreadPool& pool, int max_tokens, HeadMode head)
     : config_(config),
       weights_(weights),
       kernels_(kernels),
       pool_(pool),
       arena_(scratch_bytes(config, max_tokens, pool.size())),
-      inverse_frequencies_(kernels::rope_inverse_frequencies(config.rope_theta, config.rope_dims)) {
+      inverse_frequencies_(kernels::rope_inverse_frequencies(config.rope_theta, config.rope_dims)),
+      head_mode_(head) {
     b_.take(arena_, config, max_tokens, pool.size());
     tokens_.reserve(static_cast<size_t>(max_tokens));
     wanted_.reserve(static_cast<size_t>(max_tokens));
+    if (head_mode_ == HeadMode::kFull) return;
+    screen_.emplace(weights.head, kernels, pool);
+    if (!screen_->possible()) screen_.reset();
+    checked_.reserve(kMaxTop, kMaxTop);
 }
 
 }  // namespace samara::model

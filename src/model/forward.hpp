@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "src/kernels/kernels.hpp"
 #include "src/memory/arena.hpp"
 #include "src/memory/kv_cache.hpp"
 #include "src/model/config.hpp"
+#include "src/model/head.hpp"
 #include "src/model/weights.hpp"
 #include "src/platform/thread_pool.hpp"
 
@@ -21,6 +23,7 @@ struct SequenceInput {
     std::span<const int32_t> tokens;               // each in [0, vocab)
     int logits_from = 0;                           // logits for tokens[logits_from..]; tokens.size(): none
     uint16_t* experts = nullptr;                   // optional out: (tokens, layers, experts_used) in router-rank order
+    TopLogits* top = nullptr;                      // optional: filled for the last token, whose logits no one sees then
     const std::atomic<bool>* cancelled = nullptr;  // optional: set by any thread to stop the run
 };
 
@@ -79,14 +82,18 @@ class Forward {
   public:
     /// References must outlive the object. Takes all scratch memory at once; `run` allocates nothing.
     Forward(const ModelConfig& config, const Weights& weights, const kernels::KernelTable& kernels,
-            platform::ThreadPool& pool, int max_tokens);
+            platform::ThreadPool& pool, int max_tokens, HeadMode head = HeadMode::kFull);
 
     /// Scratch bytes that an object for these numbers takes.
-    static uint64_t scratch_bytes(const ModelConfig& config, int max_tokens, int threads);
+    static uint64_t scratch_bytes(const ModelConfig& config, int max_tokens, int threads,
+                                  HeadMode head = HeadMode::kFull);
 
     /// Computes all inputs (together at most max_tokens tokens) and writes their keys and values; lengths are the
     /// caller's to commit. Throws Error(kNumeric) naming the layer, Error(kCancelled) when an input is cancelled.
     void run(std::span<const SequenceInput> inputs, const LogitsSink& sink);
+
+    /// What the screened head has done so far; null when the head is always read whole.
+    const ScreenCounts* screen_counts() const { return screen_ ? &screen_->counts() : nullptr; }
 
   private:
     struct Token {  // one row of the step
@@ -111,6 +118,9 @@ class Forward {
     void sort_slots();
     void norm(const float* weight);
     void logits(std::span<const SequenceInput> inputs, const LogitsSink& sink);
+    void top_logits(TopLogits& top);
+    TopLogits* wanted_top(std::span<const SequenceInput> inputs, int row) const;
+    void check_screen(const TopLogits& top);
 
     template <class Body>
     void each_row(int rows, Body&& body);
@@ -128,6 +138,9 @@ class Forward {
     std::vector<Token> tokens_;  // capacity max_tokens
     std::vector<int> wanted_;    // rows of the step whose logits are wanted, capacity max_tokens
     int n_ = 0;                  // rows of this step
+    HeadMode head_mode_;
+    std::optional<ScreenedHead> screen_;
+    TopLogits checked_;  // what the whole head gives, to compare
 };
 
 }  // namespace samara::model

@@ -7,6 +7,7 @@
 #include "src/formats/packed.hpp"
 #include "src/formats/packed_plan.hpp"
 #include "src/formats/repack.hpp"
+#include "src/kernels/screen.hpp"
 
 namespace samara::model {
 namespace {
@@ -119,15 +120,14 @@ constexpr const char* kPackedPrefix = "samara.";
 class WeightsLoader {
   public:
     WeightsLoader(Weights& out, const Checkpoint& c, const ModelConfig& k, platform::ThreadPool& pool, uint64_t budget,
-                  const Progress& progress)
-        : out_(out), c_(c), k_(k), pool_(pool), budget_(budget), progress_(progress) {}
+                  const Progress& progress, bool split_head)
+        : out_(out), c_(c), k_(k), pool_(pool), budget_(budget), progress_(progress), split_head_(split_head) {}
 
     void run() {
         out_.packed_ = formats::is_packed(c_);
         total_ = c_.file_bytes();
         // First, because it is the largest: its source and its copy are held together while nothing else is.
-        out_.head =
-            out_.packed_ ? packed("output.weight", k_.vocab, k_.hidden) : repacked(head_slice(c_, k_), Role::kHead);
+        out_.head = load_head();
         for (int l = 0; l < k_.layers; ++l) {
             out_.layers.push_back(load_layer(l));
             report();
@@ -187,8 +187,26 @@ class WeightsLoader {
         return m;
     }
 
+    Matrix load_head() {
+        if (!out_.packed_) return repacked(head_slice(c_, k_), Role::kHead);
+        const Matrix stored = packed("output.weight", k_.vocab, k_.hidden);
+        Matrix m = split_head_ ? formats::split_layout(stored) : stored;
+        if (m.layout == stored.layout) return stored;
+        std::byte* data = allocate(static_cast<uint64_t>(kernels::matrix_bytes(m)));
+        m.data = data;
+        constexpr int kGroups = 64;  // a task's
+        const int groups = (m.rows + kernels::kRowGroup - 1) / kernels::kRowGroup;
+        pool_.run((groups + kGroups - 1) / kGroups, [&](int task, int) {
+            for (int g = task * kGroups; g < std::min(groups, (task + 1) * kGroups); ++g) {
+                kernels::split_row_group(stored.data + g * kernels::row_group_bytes(stored), m, g, data);
+            }
+        });
+        return m;
+    }
+
     Matrix repacked(const Slice& slice, Role role) {
         Matrix m = formats::choose_layout(slice, role);
+        if (role == Role::kHead && split_head_) m = formats::split_layout(m);
         const auto bytes = static_cast<uint64_t>(kernels::matrix_bytes(m));
         std::byte* data = allocate(bytes);
         formats::repack(slice, m, {data, bytes});
@@ -312,14 +330,25 @@ class WeightsLoader {
     platform::ThreadPool& pool_;
     uint64_t budget_;
     const Progress& progress_;
+    bool split_head_;
     uint64_t done_ = 0, total_ = 0;
 };
 
-WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
-    if (formats::is_packed(c)) return {c.file_bytes(), 0};
+WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k, bool split_head) {
+    if (formats::is_packed(c)) {
+        WeightsPlan plan{c.file_bytes(), 0};
+        if (split_head) {
+            const Matrix stored = formats::packed_matrix(c, "output.weight");
+            const Matrix split = formats::split_layout(stored);
+            if (split.layout != stored.layout) plan.owned = static_cast<uint64_t>(kernels::matrix_bytes(split));
+        }
+        return plan;
+    }
     uint64_t largest_source = 0;  // of a layer's matrices: each is held beside its copy for a moment
     const auto bytes = [&](const Slice& s, Role role) {
-        const auto size = static_cast<uint64_t>(kernels::matrix_bytes(formats::choose_layout(s, role)));
+        Matrix m = formats::choose_layout(s, role);
+        if (role == Role::kHead && split_head) m = formats::split_layout(m);
+        const auto size = static_cast<uint64_t>(kernels::matrix_bytes(m));
         formats::drop_slice(c, s);
         return size;
     };
@@ -346,10 +375,10 @@ WeightsPlan Weights::plan(const Checkpoint& c, const ModelConfig& k) {
 }
 
 Weights Weights::load(std::unique_ptr<Checkpoint> checkpoint, const ModelConfig& config, platform::ThreadPool& pool,
-                      uint64_t budget, const Progress& progress) {
+                      uint64_t budget, const Progress& progress, bool split_head) {
     Weights w;
     w.checkpoint_ = std::move(checkpoint);
-    WeightsLoader loader(w, *w.checkpoint_, config, pool, budget, progress);
+    WeightsLoader loader(w, *w.checkpoint_, config, pool, budget, progress, split_head);
     formats::naming_file(*w.checkpoint_, [&] { loader.run(); });
     return w;
 }

@@ -52,12 +52,13 @@ using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 class Weights {
   public:
     /// Estimates from shapes and types; reads weights only where the layout depends on them.
-    static WeightsPlan plan(const formats::Checkpoint& checkpoint, const ModelConfig& config);
+    static WeightsPlan plan(const formats::Checkpoint& checkpoint, const ModelConfig& config, bool split_head = false);
 
     /// Takes the checkpoint and keeps it mapped. Throws Error(kFormat) for missing tensors or wrong shapes,
     /// Error(kMemory) as soon as more than `budget` bytes would be needed (0: no budget), Error(kCancelled).
+    /// split_head: the head in layout kNibbleKSplit where its type can be (a packed file's is copied unless it is so).
     static Weights load(std::unique_ptr<formats::Checkpoint> checkpoint, const ModelConfig& config,
-                        platform::ThreadPool& pool, uint64_t budget, const Progress& progress);
+                        platform::ThreadPool& pool, uint64_t budget, const Progress& progress, bool split_head = false);
 
     const formats::Checkpoint& checkpoint() const { return *checkpoint_; }
     BytesPerToken bytes_per_token(const ModelConfig& config) const;
