@@ -12,6 +12,13 @@ void add_load_flags(CLI::App& command, LoadFlags& flags) {
         .add_option("--context", flags.context,
                     "Tokens to make room for, prompt and answer together; 0: the smaller of 4096 and the model's")
         ->check(whole_number);
+    command
+        .add_option(
+            "--head", flags.head,
+            "How answers read the vocabulary head: full; screened: in part where that gives the same tokens; or "
+            "checked: both, compared")
+        ->check(CLI::IsMember({"full", "screened", "checked"}))
+        ->capture_default_str();
     command.add_option("--memory-budget", flags.memory_budget, "Refuse to load when more would be needed, e.g. 6GiB");
 }
 
