@@ -84,7 +84,7 @@ void refine_rows(const Matrix& w, const int32_t* rows, int n, const ScreenInput&
                  float* value) {
     using Float = typename Set::Float;
     using Int = typename Set::Int;
-    constexpr int kAhead = 6;  // rows fetched before they are needed
+    constexpr int kAhead = 12;  // rows fetched before they are needed
     constexpr int kChunkBytes = 4 * Set::kLanes;
     const SplitPlanes planes = split_planes(w);
     const int chunks = static_cast<int>(planes.pairs * 16 / Set::kLanes);

@@ -12,7 +12,7 @@ using kernels::kRowGroup;
 using kernels::Layout;
 using kernels::Matrix;
 
-constexpr int kTaskGroups = 64;  // row groups of a stretch
+constexpr int kTaskGroups = 128;  // row groups of a stretch
 constexpr int kTaskRows = kTaskGroups * kRowGroup;
 constexpr int kBestOfTask = 8;   // rows of a stretch that may set the bound
 constexpr int kBoundRows = 384;  // rows refined to set the bound, at least
