@@ -224,9 +224,9 @@ class Packer {
     }
 
     /// Row groups follow each other in every layout but the ternary ones, whose scales lie behind all codes: those
-    /// are repacked whole, the others in pieces.
+    /// and the planes of a split head are repacked whole, the others in pieces.
     void write_matrix(const PackedSection& section, SectionStream& stream) {
-        const bool whole = is_ternary(section.matrix.layout);
+        const bool whole = is_ternary(section.matrix.layout) || section.matrix.layout == Layout::kNibbleKSplit;
         const uint64_t row_bytes = section.bytes / section.slice.rows + 1;
         const uint64_t piece_rows = whole ? section.slice.rows : (kPieceBytes / row_bytes / 16 + 1) * 16;
         RepackReport all;
