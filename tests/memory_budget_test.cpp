@@ -26,9 +26,6 @@ uint64_t status_bytes(const std::string& key) {
     return 0;
 }
 
-/// What the plan leaves out: pages of the program's own code, and small tables.
-constexpr uint64_t kSlack = 4 << 20;
-
 struct Peak {
     uint64_t planned = 0, used = 0;
 };
@@ -76,7 +73,7 @@ void expect_within_plan(const std::string& path, int sessions, uint64_t context,
     const Peak p = peak_of(o);
     SCOPED_TRACE(path + ", " + std::to_string(sessions) + " sessions");
     EXPECT_GT(p.used, p.planned / 4);  // the plan is no empty promise either
-    EXPECT_LE(p.used, p.planned + kSlack);
+    EXPECT_LE(p.used, p.planned);
     std::cout << path.substr(path.rfind('/') + 1) << ": planned " << p.planned << ", used " << p.used << std::endl;
 }
 

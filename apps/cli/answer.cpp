@@ -163,6 +163,7 @@ Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sa
     Stream stream{&decoder, &splitter, nullptr};
     const std::vector<int32_t> ends = tokenizer.end_tokens();
     std::vector<const char*> stops;
+    stops.reserve(flags.stop.size());
     for (const std::string& s : flags.stop) stops.push_back(s.c_str());
     samara_generate_params p{};
     p.struct_size = sizeof p;

@@ -52,11 +52,8 @@ std::string bar_of(double fraction, size_t width) {
 std::string printable(const std::string& text) {
     std::string out;
     for (const char c : text) {
-        if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
-            out += c;
-        } else if (c == '\n') {
-            out += c;
-        }
+        const bool visible = static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+        if (visible || c == '\n') out += c;
     }
     return out;
 }

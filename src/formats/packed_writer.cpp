@@ -95,6 +95,7 @@ class Packer {
         }
         writer_.begin();
         std::vector<std::string> hashes;
+        hashes.reserve(plan_.sections.size());
         for (const PackedSection& section : plan_.sections) hashes.push_back(write_section(section));
         writer_.replace(packed_keys::kSectionHashes, array_of(kGgufString, std::move(hashes)));
         done_ = total_;

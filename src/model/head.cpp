@@ -89,7 +89,8 @@ ScreenedHead::ScreenedHead(const Matrix& head, const kernels::KernelTable& kerne
     groups_.reserve(kMaxSurvivors);
     // Two sums of 2 fma a group, each rounded by at most 2^-24 of a partial sum; a group's term is at most
     // 15 * sqrt(32) times what it adds to the norm, and the norm at least a share 1/sqrt(groups) of their sum.
-    const auto groups = static_cast<float>(kernels::padded_cols(head) / 32);
+    const int64_t group_count = kernels::padded_cols(head) / 32;
+    const auto groups = static_cast<float>(group_count);
     rounding_ = 2 * 2 * groups * 0x1p-24F * 85 * std::sqrt(groups);
 }
 

@@ -91,6 +91,7 @@ int feed_forwards(const ModelConfig& k) { return k.experts > 0 ? k.experts : 1; 
 // pages are let go as soon as they have been read, here and below: no more than a few matrices' are held at a time.
 Matrix common_layout(const Checkpoint& c, const Slice& part, int experts) {
     std::vector<Slice> slices;
+    slices.reserve(static_cast<size_t>(experts));
     for (int e = 0; e < experts; ++e) slices.push_back(of_expert(part, e));
     return formats::choose_layout(slices, Role::kProjection, formats::Ternarise::kLossless,
                                   [&](const Slice& slice) { formats::drop_slice(c, slice); });
@@ -266,6 +267,7 @@ class WeightsLoader {
                                                 ": their number or shape differs from the model's keys");
         }
         std::vector<FeedForward> experts;
+        experts.reserve(static_cast<size_t>(p.count));
         for (int e = 0; e < p.count; ++e) experts.push_back(at(x, p.data + static_cast<uint64_t>(e) * x.bytes));
         done_ += static_cast<uint64_t>(p.count) * x.bytes;
         return experts;

@@ -109,6 +109,7 @@ void set_config(const Preset& p, formats::GgufWriter& writer) {
     set("vocab_size", p.vocabulary);
     if (p.window != 0) {
         std::vector<bool> pattern;
+        pattern.reserve(p.layers);
         for (uint32_t layer = 0; layer < p.layers; ++layer) pattern.push_back(p.sliding(layer));
         constexpr uint32_t kGgufBool = 7;
         set("attention.sliding_window", p.window);
