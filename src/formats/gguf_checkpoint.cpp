@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "src/formats/gguf_reader.hpp"
+#include "src/formats/mapped_checkpoint.hpp"
 #include "src/formats/text.hpp"
-#include "src/platform/mapped_file.hpp"
 
 namespace samara::formats {
 namespace {
 
 constexpr uint64_t kMostSplits = 9999;
 
-class GgufCheckpoint final : public Checkpoint {
+class GgufCheckpoint final : public MappedCheckpoint {
   public:
     explicit GgufCheckpoint(MappedFile first) : contents_(parse_gguf(first.bytes(), first.name())) {
         files_.push_back(std::move(first));
@@ -25,25 +25,12 @@ class GgufCheckpoint final : public Checkpoint {
     const std::vector<Tensor>& tensors() const override { return contents_.tensors; }
     std::string format() const override { return "GGUF v" + std::to_string(contents_.version); }
 
-    uint64_t file_bytes() const override {
-        uint64_t total = 0;
-        for (const MappedFile& file : files_) total += file.size();
-        return total;
-    }
-
-    void drop(std::span<const std::byte> data) const override {
-        for (const MappedFile& file : files_) {
-            if (file.contains(data)) file.drop(data);
-        }
-    }
-
     /// Adds the tensors of the other files of the set this file is the first of.
     void add_siblings(bool by_name);
 
   private:
     void add_sibling(const std::string& path, uint64_t number, uint64_t count);
 
-    std::vector<MappedFile> files_;
     GgufContents contents_;
 };
 

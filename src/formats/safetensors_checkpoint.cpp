@@ -9,9 +9,9 @@
 
 #include "src/formats/json_walk.hpp"
 #include "src/formats/maple_names.hpp"
+#include "src/formats/mapped_checkpoint.hpp"
 #include "src/formats/safetensors_reader.hpp"
 #include "src/formats/text.hpp"
-#include "src/platform/mapped_file.hpp"
 
 namespace samara::formats {
 namespace {
@@ -22,7 +22,7 @@ constexpr uint64_t kLargestConfig = 1ull << 20;
 constexpr uint64_t kLargestTokenizerConfig = 8ull << 20;
 constexpr uint64_t kLargestTokenizer = 64ull << 20;
 
-class SafetensorsCheckpoint final : public Checkpoint {
+class SafetensorsCheckpoint final : public MappedCheckpoint {
   public:
     explicit SafetensorsCheckpoint(const fs::path& path);
 
@@ -31,22 +31,11 @@ class SafetensorsCheckpoint final : public Checkpoint {
     std::string format() const override {
         return translated_.mlx ? "safetensors (MLX 2-bit)" : "safetensors (Hugging Face BF16)";
     }
-    uint64_t file_bytes() const override {
-        uint64_t total = 0;
-        for (const MappedFile& file : files_) total += file.size();
-        return total;
-    }
-    void drop(std::span<const std::byte> data) const override {
-        for (const MappedFile& file : files_) {
-            if (file.contains(data)) file.drop(data);
-        }
-    }
 
   private:
     void add_shard(const fs::path& path, std::vector<SafetensorsShard>& shards);
     std::vector<SafetensorsShard> open_indexed(const fs::path& index);
 
-    std::vector<MappedFile> files_;
     Metadata metadata_;
     TranslatedTensors translated_;
 };

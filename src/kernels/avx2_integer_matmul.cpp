@@ -4,16 +4,10 @@
 
 #include "src/kernels/integer_matmul.hpp"
 #include "src/kernels/integer_matmul_tiles.hpp"
-#include "src/kernels/x86.hpp"
+#include "src/kernels/lanes_avx2.hpp"
 
 namespace samara::kernels::avx2 {
 namespace {
-
-__m256i broadcast4(uintptr_t address) {
-    int32_t bytes;
-    std::memcpy(&bytes, reinterpret_cast<const void*>(address), sizeof(bytes));
-    return _mm256_set1_epi32(bytes);
-}
 
 __m256i broadcast8(const int16_t* p) {
     int64_t four;
@@ -27,31 +21,15 @@ __m256i load_codes(const std::byte* p) { return _mm256_loadu_si256(reinterpret_c
 /// and spills the products it has to keep.
 [[gnu::always_inline]] inline void pin(__m256i& a, __m256i& b) { asm("" : "+x"(a), "+x"(b)); }
 
-struct Set {
-    using Float = __m256;
-    using Int = __m256i;
-    static constexpr int kLanes = 8;
+struct Set : Avx2Lanes {
     static constexpr int kUnitsForOne = 2;   // both halves of a block share the broadcasts
     static constexpr int kUnitsForMany = 1;  // 5 tokens x 2 planes: 10 of 16 registers
     static constexpr int kMaxTokens = 5;
     static constexpr int64_t kPrefetch = 2048;
 
-    static Float zero() { return _mm256_setzero_ps(); }
-    static Float set1(float x) { return _mm256_set1_ps(x); }
     static Int set1(int32_t x) { return _mm256_set1_epi32(x); }
-    static Float load(const float* p) { return _mm256_loadu_ps(p); }
-    static Float load_half(const std::byte* p) {
-        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    }
-    static Float load_u8(const std::byte* p) {
-        return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-    }
-    static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+    using Avx2Lanes::set1;
     static Int sub(Int a, Int b) { return _mm256_sub_epi32(a, b); }
-    static Float to_float(Int x) { return _mm256_cvtepi32_ps(x); }
-    static Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
-    static Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
-    static Float neg_fma(Float a, Float b, Float c) { return _mm256_fnmadd_ps(a, b, c); }
 
     /// sum[u][t] = codes of unit u times q of token t over `blocks` blocks from column `col`. The prefetches stand in
     /// the loops themselves: GCC takes a function that only prefetches for one without effect and drops the call.

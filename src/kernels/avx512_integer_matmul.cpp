@@ -3,49 +3,20 @@
 
 #include "src/kernels/integer_matmul.hpp"
 #include "src/kernels/integer_matmul_tiles.hpp"
-#include "src/kernels/x86.hpp"
+#include "src/kernels/lanes_avx512.hpp"
 
 namespace samara::kernels::avx512 {
 namespace {
 
-__m512i broadcast4(uintptr_t address) {
-    int32_t bytes;
-    std::memcpy(&bytes, reinterpret_cast<const void*>(address), sizeof(bytes));
-    return _mm512_set1_epi32(bytes);
-}
-
-/// Makes the compiler finish two sums here, in the order of the source, rather than juggle copies of them.
-[[gnu::always_inline]] inline void pin([[maybe_unused]] __m512i& a, [[maybe_unused]] __m512i& b) {
-#ifndef SAMARA_EMULATE_AVX512
-    asm("" : "+v"(a), "+v"(b));
-#endif
-}
-
-struct Set {
-    using Float = __m512;
-    using Int = __m512i;
-    static constexpr int kLanes = 16;
+struct Set : Avx512Lanes {
     static constexpr int kUnitsForOne = 1;  // one stream through memory
     static constexpr int kUnitsForMany = 2;
     static constexpr int kMaxTokens = 6;        // 2 units x 6 tokens x 2 planes: 24 accumulators
     static constexpr int64_t kPrefetch = 8192;  // into L2: 10 to 25 % faster here than into L1
 
-    static Float zero() { return _mm512_setzero_ps(); }
-    static Float set1(float x) { return _mm512_set1_ps(x); }
     static Int set1(int32_t x) { return _mm512_set1_epi32(x); }
-    static Float load(const float* p) { return _mm512_loadu_ps(p); }
-    static Float load_half(const std::byte* p) {
-        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    }
-    static Float load_u8(const std::byte* p) {
-        return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-    }
-    static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+    using Avx512Lanes::set1;
     static Int sub(Int a, Int b) { return _mm512_sub_epi32(a, b); }
-    static Float to_float(Int x) { return _mm512_cvtepi32_ps(x); }
-    static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
-    static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
-    static Float neg_fma(Float a, Float b, Float c) { return _mm512_fnmadd_ps(a, b, c); }
 
     /// sum[u][t] = codes of unit u times q of token t over `blocks` blocks from column `col`.
     template <int kBits, int kUnits, int kTokens>

@@ -7,7 +7,7 @@
 #include "src/kernels/dense_matmul.hpp"
 #include "src/kernels/integer_matmul.hpp"
 #include "src/kernels/integer_matmul_tiles.hpp"
-#include "src/kernels/x86.hpp"
+#include "src/kernels/lanes_avx512.hpp"
 
 namespace samara::kernels {
 namespace {
@@ -46,19 +46,6 @@ struct Decoder {
     }
 };
 
-__m512i broadcast4(uintptr_t address) {
-    int32_t bytes;
-    std::memcpy(&bytes, reinterpret_cast<const void*>(address), sizeof(bytes));
-    return _mm512_set1_epi32(bytes);
-}
-
-/// Makes the compiler finish two sums here rather than juggle copies of them.
-[[gnu::always_inline]] inline void pin([[maybe_unused]] __m512i& a, [[maybe_unused]] __m512i& b) {
-#ifndef SAMARA_EMULATE_AVX512
-    asm("" : "+v"(a), "+v"(b));
-#endif
-}
-
 /// Sums of row groups' fields times one plane of the activations, each field in its place in the byte.
 template <int kGroups, int kTokens>
 using Sums = __m512i[kFields][kGroups][kTokens];
@@ -74,13 +61,13 @@ template <int kCount, int kGroups, int kTokens>
             field[g] = _mm512_and_si512(block[g], _mm512_set1_epi8(static_cast<char>(3 << (2 * f))));
 #pragma GCC unroll 4
         for (int t = 0; t < kTokens; ++t) {
-            const __m512i x_high = broadcast4(x.high[t] + col + 4 * f);
-            const __m512i x_low = broadcast4(x.high[t] + (col + x.low) + 4 * f);
+            const __m512i x_high = Avx512Lanes::broadcast4(x.high[t] + col + 4 * f);
+            const __m512i x_low = Avx512Lanes::broadcast4(x.high[t] + (col + x.low) + 4 * f);
 #pragma GCC unroll 2
             for (int g = 0; g < kGroups; ++g) {
                 high[f][g][t] = _mm512_dpbusd_epi32(high[f][g][t], field[g], x_high);
                 low[f][g][t] = _mm512_dpbusd_epi32(low[f][g][t], field[g], x_low);
-                pin(high[f][g][t], low[f][g][t]);
+                Avx512Lanes::pin(high[f][g][t], low[f][g][t]);
             }
         }
     }

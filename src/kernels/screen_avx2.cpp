@@ -1,39 +1,17 @@
 // The screen with AVX2: 8 lanes, half a row group, one record of a row. Codes of 2 bits leave room for 42 products in
 // an int16; a group has 8.
 
+#include "src/kernels/lanes_avx2.hpp"
 #include "src/kernels/screen_rows.hpp"
 #include "src/kernels/screen_tables.hpp"
 
 namespace samara::kernels {
 namespace {
 
-struct Avx2Screen {
-    using Float = __m256;
-    using Int = __m256i;
-    static constexpr int kLanes = 8;
-
-    static Float zero() { return _mm256_setzero_ps(); }
+struct Avx2Screen : Avx2Lanes {
     static Int zero_int() { return _mm256_setzero_si256(); }
-    static Float set1(float x) { return _mm256_set1_ps(x); }
-    static Float load(const float* p) { return _mm256_loadu_ps(p); }
     static Int load_int(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-    static Float load_half(const std::byte* p) {
-        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    }
-    static Float load_u8(const std::byte* p) {
-        return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-    }
-    static Int broadcast4(const int8_t* p) {
-        int32_t bytes;
-        std::memcpy(&bytes, p, sizeof bytes);
-        return _mm256_set1_epi32(bytes);
-    }
-    static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
-    static Float mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
-    static Float fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
-    static Float neg_fma(Float a, Float b, Float c) { return _mm256_fnmadd_ps(a, b, c); }
     static Float sqrt(Float a) { return _mm256_sqrt_ps(a); }
-    static Float to_float(Int a) { return _mm256_cvtepi32_ps(a); }
     static float sum(Float a) {
         const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

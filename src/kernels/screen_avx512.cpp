@@ -1,38 +1,16 @@
 // The screen with AVX-512 VNNI: 16 lanes, two records of a row at once.
 
+#include "src/kernels/lanes_avx512.hpp"
 #include "src/kernels/screen_rows.hpp"
 #include "src/kernels/screen_tables.hpp"
 
 namespace samara::kernels {
 namespace {
 
-struct Avx512Screen {
-    using Float = __m512;
-    using Int = __m512i;
-    static constexpr int kLanes = 16;
-
-    static Float zero() { return _mm512_setzero_ps(); }
+struct Avx512Screen : Avx512Lanes {
     static Int zero_int() { return _mm512_setzero_si512(); }
-    static Float set1(float x) { return _mm512_set1_ps(x); }
-    static Float load(const float* p) { return _mm512_loadu_ps(p); }
     static Int load_int(const void* p) { return _mm512_loadu_si512(p); }
-    static Float load_half(const std::byte* p) {
-        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    }
-    static Float load_u8(const std::byte* p) {
-        return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-    }
-    static Int broadcast4(const int8_t* p) {
-        int32_t bytes;
-        std::memcpy(&bytes, p, sizeof bytes);
-        return _mm512_set1_epi32(bytes);
-    }
-    static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
-    static Float mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
-    static Float fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
-    static Float neg_fma(Float a, Float b, Float c) { return _mm512_fnmadd_ps(a, b, c); }
     static Float sqrt(Float a) { return _mm512_sqrt_ps(a); }
-    static Float to_float(Int a) { return _mm512_cvtepi32_ps(a); }
     static float sum(Float a) { return _mm512_reduce_add_ps(a); }
 
     /// kBits bits of every byte, from bit `shift`.

@@ -103,10 +103,7 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
     });
     quantise_rows(b_.attended, n_, layer, "leaving attention");
     multiply(b_.attended.view(n_), n_, {{&w.wo, b_.projected, config_.hidden}});
-    each_row(n_, [&](int t) {
-        kernels_.add(b_.projected + int64_t{t} * config_.hidden, config_.hidden,
-                     b_.residual + int64_t{t} * config_.hidden);
-    });
+    add_projected();
 }
 
 // Norms each query and key head, rotates it where this layer has positions, and writes key and value to the cache.
@@ -201,12 +198,7 @@ void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
                         b_.expert_begin[e + 1] - slot, (is_up ? b_.up : b_.gate) + int64_t{slot} * m.rows, m.rows);
     });
 
-    const float clamp = config_.clamp[static_cast<size_t>(layer)];
-    each_row(slots, [&](int s) {
-        const int64_t at = int64_t{s} * config_.ffn;
-        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, clamp, b_.expert_hidden.row(s));
-    });
-    quantise_rows(b_.expert_hidden, slots, layer, "inside the experts");
+    activate(slots, layer, "inside the experts");
 
     const Matrix& down = w.experts.front().down;
     const int down_chunk = std::min(row_groups(down), chunk_for(active * row_groups(down), pool_.size()));
@@ -274,17 +266,9 @@ void Forward::dense(int layer) {
     norm(w.ffn_norm);
     quantise_rows(b_.normed, n_, layer, "entering the feed-forward");
     multiply(b_.normed.view(n_), n_, {{&f.gate, b_.gate, config_.ffn}, {&f.up, b_.up, config_.ffn}});
-    each_row(n_, [&](int t) {
-        const int64_t at = int64_t{t} * config_.ffn;
-        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, config_.clamp[static_cast<size_t>(layer)],
-                        b_.expert_hidden.row(t));
-    });
-    quantise_rows(b_.expert_hidden, n_, layer, "inside the feed-forward");
+    activate(n_, layer, "inside the feed-forward");
     multiply(b_.expert_hidden.view(n_), n_, {{&f.down, b_.projected, config_.hidden}});
-    each_row(n_, [&](int t) {
-        kernels_.add(b_.projected + int64_t{t} * config_.hidden, config_.hidden,
-                     b_.residual + int64_t{t} * config_.hidden);
-    });
+    add_projected();
 }
 
 // logits = head * rms_norm(residual), for the rows that asked, a tile at a time
@@ -363,6 +347,23 @@ void Forward::norm(const float* weight) {
     each_row(n_, [&](int t) {
         kernels_.rms_norm(b_.residual + int64_t{t} * config_.hidden, weight, config_.hidden, config_.norm_epsilon,
                           b_.normed.row(t));
+    });
+}
+
+// The inner vectors of a feed-forward: swiglu of gate and up with this layer's clamp, quantised for the way down.
+void Forward::activate(int rows, int layer, const char* where) {
+    each_row(rows, [&](int r) {
+        const int64_t at = int64_t{r} * config_.ffn;
+        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, config_.clamp[static_cast<size_t>(layer)],
+                        b_.expert_hidden.row(r));
+    });
+    quantise_rows(b_.expert_hidden, rows, layer, where);
+}
+
+void Forward::add_projected() {
+    each_row(n_, [&](int t) {
+        kernels_.add(b_.projected + int64_t{t} * config_.hidden, config_.hidden,
+                     b_.residual + int64_t{t} * config_.hidden);
     });
 }
 

@@ -117,6 +117,8 @@ class Forward {
     void choose_experts(int layer, std::span<const SequenceInput> inputs);
     void sort_slots();
     void norm(const float* weight);
+    void activate(int rows, int layer, const char* where);
+    void add_projected();
     void logits(std::span<const SequenceInput> inputs, const LogitsSink& sink);
     void top_logits(TopLogits& top);
     TopLogits* wanted_top(std::span<const SequenceInput> inputs, int row) const;

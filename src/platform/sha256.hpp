@@ -25,6 +25,10 @@ class Sha256 {
     std::unique_ptr<State> state_;
 };
 
-std::string sha256(std::span<const std::byte> bytes);
+inline std::string sha256(std::span<const std::byte> bytes) {
+    Sha256 hash;
+    hash.update(bytes);
+    return hash.finish();
+}
 
 }  // namespace samara::platform

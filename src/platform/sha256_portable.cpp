@@ -102,10 +102,4 @@ std::string Sha256::finish() {
     return text;
 }
 
-std::string sha256(std::span<const std::byte> bytes) {
-    Sha256 hash;
-    hash.update(bytes);
-    return hash.finish();
-}
-
 }  // namespace samara::platform
