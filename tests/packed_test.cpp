@@ -224,15 +224,149 @@ TEST(Packed, keeps_every_weight_and_the_metadata) {
     EXPECT_TRUE(verify_packed(*packed, {}).empty());
 }
 
+std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 TEST(Packed, is_the_same_file_every_time) {
     const Folder folder;
-    const auto read = [&](const std::string& path) {
-        std::ifstream file(path, std::ios::binary);
-        return std::string(std::istreambuf_iterator<char>(file), {});
-    };
     pack(*small_model(), folder.file("a"), Ternarise::kLossless, {});
     pack(*small_model(), folder.file("b"), Ternarise::kLossless, {});
     EXPECT_TRUE(read(folder.file("a")) == read(folder.file("b")));
+}
+
+TEST(Packed, holds_dense_ternary_weights_and_a_split_head) {
+    const Folder folder;
+    const auto source = small_model();
+    pack(*source, folder.file("packed.gguf"), Ternarise::kLossless, {}, HeadLayout::kSplit, TernaryLayout::kDense);
+    const auto packed = open(folder.file("packed.gguf"));
+    for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"}) {
+        EXPECT_EQ(packed_matrix(*packed, name).layout, Layout::kTernaryDense);
+        expect_matrix(*packed, *source, name);
+    }
+    EXPECT_EQ(packed_experts(*packed, 0).layout.down.layout, Layout::kTernaryDense);
+    expect_experts(*packed, *source, 0);
+    EXPECT_EQ(packed_matrix(*packed, "output.weight").layout, Layout::kNibbleKSplit);
+    EXPECT_EQ(packed_matrix(*packed, "blk.0.ffn_gate_inp.weight").layout, Layout::kFloat32);
+    EXPECT_TRUE(verify_packed(*packed, {}).empty());
+}
+
+TEST(Packed, says_how_each_kind_of_weight_lies) {
+    const Folder folder;
+    pack(*small_model(), folder.file("packed.gguf"), Ternarise::kLossless, {}, HeadLayout::kSplit,
+         TernaryLayout::kDense);
+    const auto packed = open(folder.file("packed.gguf"));
+    const std::vector<PackedLayout> layouts = packed_layouts(*packed);
+    const auto expect = [&](size_t i, const char* kind, Layout layout, uint64_t matrices, uint64_t weights) {
+        ASSERT_LT(i, layouts.size());
+        EXPECT_EQ(layouts[i].kind, kind);
+        EXPECT_EQ(layouts[i].layout, layout) << kind;
+        EXPECT_EQ(layouts[i].matrices, matrices) << kind;
+        EXPECT_EQ(layouts[i].weights, weights) << kind;
+    };
+    expect(0, "attention", Layout::kTernaryDense, 3, 256u * 512u);
+    expect(1, "router", Layout::kFloat32, 1, 256u * 3u);
+    expect(2, "experts", Layout::kTernaryDense, 9, 9u * 128u * 256u + 3u * 128u * 256u);
+    expect(3, "head", Layout::kNibbleKSplit, 1, 256u * 40u);
+    EXPECT_EQ(layouts.size(), 4u);
+    EXPECT_EQ(layouts[1].bytes, 4u * 256u * 3u);
+}
+
+TEST(Packed, anew_is_the_file_that_packing_the_source_so_gives) {
+    const Folder folder;
+    const auto source = small_model();
+    struct Choice {
+        HeadLayout head;
+        TernaryLayout ternary;
+    };
+    const Choice choices[] = {{HeadLayout::kWhole, TernaryLayout::kTwoBit},
+                              {HeadLayout::kWhole, TernaryLayout::kDense},
+                              {HeadLayout::kSplit, TernaryLayout::kTwoBit},
+                              {HeadLayout::kSplit, TernaryLayout::kDense}};
+    const auto name = [&](size_t i) { return folder.file("packed" + std::to_string(i) + ".gguf"); };
+    for (size_t i = 0; i < std::size(choices); ++i) {
+        pack(*source, name(i), Ternarise::kLossless, {}, choices[i].head, choices[i].ternary);
+    }
+    for (size_t from = 0; from < std::size(choices); ++from) {
+        const auto packed = open(name(from));
+        for (size_t to = 0; to < std::size(choices); ++to) {
+            const auto again = [&] {
+                return pack(*packed, folder.file("again.gguf"), Ternarise::kLossless, {}, choices[to].head,
+                            choices[to].ternary);
+            };
+            if (from == to) {
+                expect_error(ErrorCode::kInvalidArgument, "packed file already", again);
+                continue;
+            }
+            const PackReport report = again();
+            EXPECT_EQ(report.ternary_matrices, 12u);
+            EXPECT_EQ(report.other_matrices, 2u);
+            EXPECT_TRUE(read(folder.file("again.gguf")) == read(name(to))) << from << " to " << to;
+        }
+    }
+}
+
+TEST(Packed, anew_keeps_a_head_that_is_the_embedding) {
+    const Folder folder;
+    for (const TensorType type : {TensorType::kBF16, TensorType::kQ8_0, TensorType::kMlx4Group}) {
+        FakeCheckpoint source;
+        Tensor& embedding = source.add("token_embd.weight", type, {256, 24});
+        if (type == TensorType::kMlx4Group) {
+            embedding.scales = source.numbers(96, [](size_t i) { return 0.01f * static_cast<float>(i); });
+            embedding.biases = source.numbers(96, [](size_t i) { return -0.5f * static_cast<float>(i); });
+        }
+        source.add("blk.0.attn_output.weight", TensorType::kTQ2_0, {256, 48});
+        pack(source, folder.file("plain.gguf"), Ternarise::kLossless, {});
+        pack(source, folder.file("dense.gguf"), Ternarise::kLossless, {}, HeadLayout::kWhole, TernaryLayout::kDense);
+        pack(*open(folder.file("dense.gguf")), folder.file("again.gguf"), Ternarise::kLossless, {});
+        EXPECT_TRUE(read(folder.file("again.gguf")) == read(folder.file("plain.gguf")));
+    }
+}
+
+TEST(Packed, anew_leaves_nothing_behind_when_cancelled_at_any_step) {
+    const Folder folder;
+    pack(*small_model(), folder.file("dense.gguf"), Ternarise::kLossless, {}, HeadLayout::kWhole,
+         TernaryLayout::kDense);
+    const auto dense = open(folder.file("dense.gguf"));
+    int steps = 0;
+    pack(*dense, folder.file("whole.gguf"), Ternarise::kLossless, [&](uint64_t done, uint64_t total) {
+        EXPECT_LE(done, total);
+        return ++steps > 0;
+    });
+    ASSERT_GT(steps, 10);
+    for (int stop = 1; stop <= steps; ++stop) {
+        int step = 0;
+        expect_error(ErrorCode::kCancelled, "cancelled", [&] {
+            pack(*dense, folder.file("again.gguf"), Ternarise::kLossless,
+                 [&](uint64_t, uint64_t) { return ++step < stop; });
+        });
+        EXPECT_EQ(folder.files(), 2u) << "after step " << stop;
+    }
+}
+
+TEST(Packed, anew_refuses_what_it_cannot_keep) {
+    const Folder folder;
+    const auto source = small_model();
+    source->bytes_of(3)[0] = std::byte{0xff};  // a damaged model: code 3 in the first row of Q
+    const std::string path = folder.file("packed.gguf");
+    EXPECT_GT(pack(*source, path, Ternarise::kLossless, {}).code3, 0u);
+    const auto packed = open(path);
+    const auto again = [&](const Checkpoint& from, Ternarise ternarise) {
+        pack(from, folder.file("again.gguf"), ternarise, {}, HeadLayout::kWhole, TernaryLayout::kDense);
+    };
+    expect_error(ErrorCode::kFormat, "packed.gguf: tensor 'samara.blk.0.attn_q.weight', one of the rows from 0 on",
+                 [&] { again(*packed, Ternarise::kLossless); });
+    expect_error(ErrorCode::kInvalidArgument, "the model that it was packed from",
+                 [&] { again(*packed, Ternarise::kForce); });
+
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(-20000, std::ios::end);
+    file.put('?');
+    file.close();
+    expect_error(ErrorCode::kFormat, "'samara.blk.0.experts' is damaged",
+                 [&] { again(*open(path), Ternarise::kLossless); });
+    EXPECT_EQ(folder.files(), 1u);
 }
 
 TEST(Packed, writes_a_large_matrix_in_pieces_as_repack_writes_it_whole) {
@@ -375,14 +509,6 @@ TEST(Packed, refuses_to_write_over_its_own_source_under_any_name) {
                      [&] { pack(*source, folder.file(name), Ternarise::kLossless, {}); });
     }
     EXPECT_EQ(folder.files(), 3u);
-}
-
-TEST(Packed, refuses_to_pack_a_packed_file) {
-    const Folder folder;
-    pack(*small_model(), folder.file("packed.gguf"), Ternarise::kLossless, {});
-    const auto packed = open(folder.file("packed.gguf"));
-    expect_error(ErrorCode::kInvalidArgument, "packed file already",
-                 [&] { pack(*packed, folder.file("again.gguf"), Ternarise::kLossless, {}); });
 }
 
 TEST(Packed, says_which_folder_cannot_be_written) {

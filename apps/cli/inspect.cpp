@@ -10,6 +10,7 @@
 #include "apps/pull/models.hpp"
 #include "apps/pull/progress.hpp"
 #include "src/formats/packed.hpp"
+#include "src/kernels/kernels.hpp"
 #include "src/model/config.hpp"
 #include "src/platform/error.hpp"
 
@@ -40,6 +41,36 @@ std::vector<std::string> verify(const formats::Checkpoint& checkpoint) {
         bar.update(done, total);
         return !interrupted();
     });
+}
+
+nlohmann::json describe_layouts(const formats::Checkpoint& checkpoint) {
+    nlohmann::json layouts = nlohmann::json::array();
+    for (const formats::PackedLayout& l : formats::packed_layouts(checkpoint)) {
+        const bool slow = l.layout == kernels::Layout::kTernaryDense && l.layout != kernels::fastest_ternary_layout();
+        layouts.push_back({{"kind", l.kind},
+                           {"layout", kernels::layout_name(l.layout)},
+                           {"matrices", l.matrices},
+                           {"bytes", l.bytes},
+                           {"bits_per_weight", 8.0 * static_cast<double>(l.bytes) / static_cast<double>(l.weights)},
+                           {"slow_on_this_cpu", slow}});
+    }
+    return layouts;
+}
+
+void print_layouts(const nlohmann::json& layouts) {
+    bool slow = false;
+    for (const auto& l : layouts) {
+        print(fmt::format("  {:<12} {:<14} {:>6} matrices  {:>10}  {:.2f} bits a weight{}\n",
+                          l["kind"].get<std::string>(), l["layout"].get<std::string>(), l["matrices"].get<uint64_t>(),
+                          format_bytes(l["bytes"].get<double>()), l["bits_per_weight"].get<double>(),
+                          l["slow_on_this_cpu"].get<bool>() ? ", slow on this CPU" : ""));
+        slow = slow || l["slow_on_this_cpu"].get<bool>();
+    }
+    if (slow) {
+        print(
+            "This CPU lacks AVX-512 VBMI, without which ternary dense is about 15 times slower; run it after\n"
+            "samara pack --layout 2bit.\n");
+    }
 }
 
 nlohmann::json describe(const Options& o, const formats::Checkpoint& c, const model::ModelConfig& k,
@@ -82,6 +113,7 @@ nlohmann::json describe(const Options& o, const formats::Checkpoint& c, const mo
           {"scratch", plan.scratch},
           {"total", plan.total}}},
     };
+    if (formats::is_packed(c)) r["layouts"] = describe_layouts(c);
     if (o.tensors) r["tensors"] = tensors;
     return r;
 }
@@ -110,6 +142,7 @@ void print_text(const nlohmann::json& r, uint64_t context) {
         print(
             fmt::format("  {:<6} {:>5} tensors  {}\n", name, count["tensors"].get<uint64_t>(), bytes(count["bytes"])));
     }
+    if (r.contains("layouts")) print_layouts(r["layouts"]);
     const auto& m = r["memory"];
     print(fmt::format(
         "memory        {} for one session of {} tokens: {} file pages, {} weights, {} KV cache, {} scratch\n",

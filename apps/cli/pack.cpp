@@ -69,7 +69,9 @@ void run(const Options& o) {
 void add_pack(CLI::App& app) {
     auto* command = app.add_subcommand("pack", "Convert a model into the packed file");
     auto o = std::make_shared<Options>();
-    command->add_option("-m,--model", o->model, "GGUF file, .safetensors file or folder")->required();
+    command
+        ->add_option("-m,--model", o->model, "GGUF file, .safetensors file or folder, or a packed file to lay out anew")
+        ->required();
     command->add_option("-o,--out", o->out, "Packed file to write")->required();
     command->add_flag("--ternarise", o->ternarise,
                       "Round projections that are not ternary to ternary; the error is reported");
@@ -88,7 +90,8 @@ void add_pack(CLI::App& app) {
     command->footer(
         "Examples:\n"
         "  samara pack -m maple.gguf -o maple.samara.gguf\n"
-        "  samara pack -m Maple-Preview-BF16/ -o maple.samara.gguf");
+        "  samara pack -m Maple-Preview-BF16/ -o maple.samara.gguf\n"
+        "  samara pack -m maple.dense.gguf --layout 2bit -o maple.samara.gguf");
     command->callback([o] { run(*o); });
 }
 

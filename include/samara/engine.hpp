@@ -20,7 +20,7 @@ struct LoadOptions {
     std::string path;
     int descriptor = -1;  // >= 0: read from it instead of opening path
     uint64_t offset = 0, length = 0;
-    std::string isa = "auto";
+    std::string isa = "auto";     // with "auto", a dense packed file is refused where it would run slowly
     int threads = 0;              // 0: all CPUs this process may use
     uint64_t memory_budget = 0;   // bytes, 0: none
     uint64_t context_tokens = 0;  // 0: the smaller of 4096 and the model's context

@@ -67,7 +67,8 @@ typedef struct samara_load_params {
     int descriptor;          /* stays the caller's; must stay open until loading returns */
     uint64_t offset;         /* first byte of the model inside the descriptor */
     uint64_t length;         /* 0: to the end */
-    const char *isa;         /* NULL or "auto": the fastest this CPU runs */
+    const char *isa;         /* NULL or "auto": the fastest this CPU runs; a file packed in the dense layout is then
+                              * SAMARA_UNSUPPORTED where that would be slow */
     uint32_t threads;        /* 0: all CPUs this process may use */
     uint64_t memory_budget;  /* bytes for everything, file pages included; 0: no budget */
     uint64_t context_tokens; /* positions a session may have; 0: the smaller of 4096 and the model's context */

@@ -11,6 +11,7 @@
 #include "src/model/config.hpp"
 #include "src/model/forward.hpp"
 #include "src/model/weights.hpp"
+#include "src/platform/cpu.hpp"
 #include "src/platform/thread_pool.hpp"
 
 namespace samara {
@@ -120,6 +121,22 @@ void check_budget(const MemoryPlan& plan, const LoadOptions& o) {
                                         std::to_string(o.memory_budget) + " bytes");
 }
 
+// Every CPU reads a dense file right, but most at a speed that nobody wants. A caller who names an instruction set gets
+// what he asks for.
+void refuse_slow_layouts(const formats::Checkpoint& checkpoint, const LoadOptions& o) {
+    if (o.isa != "auto" || kernels::fastest_ternary_layout() == kernels::Layout::kTernaryDense) return;
+    std::string dense;
+    for (const formats::PackedLayout& l : formats::packed_layouts(checkpoint)) {
+        if (l.layout == kernels::Layout::kTernaryDense) dense += (dense.empty() ? "" : ", ") + l.kind;
+    }
+    if (dense.empty()) return;
+    throw Error(ErrorCode::kUnsupported,
+                checkpoint.file() + ": " + dense + ": packed in the dense layout, which needs AVX-512 VBMI; " +
+                    cpu_model_name() +
+                    " lacks it and would run about 15 times slower than with two bits a weight. Pack the file again "
+                    "(samara pack --layout 2bit), or name an instruction set (--isa) to run it all the same");
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -219,6 +236,7 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
             ? 0
             : checkpoint->get("token_embd.weight").data.size() / static_cast<uint64_t>(s->config.vocab);
     describe(*s, isa);
+    if (packed && !options.metadata_only) refuse_slow_layouts(*checkpoint, options);
     if (options.metadata_only) {
         s->headers = std::move(checkpoint);
     } else {

@@ -172,7 +172,7 @@ PackedExperts packed_experts(const Checkpoint& checkpoint, int layer) {
         bad(checkpoint, what + ": record size or offset " + std::to_string(found[i]) + ", " +
                             std::to_string(expected[i]) + " expected from the matrices");
     }
-    const Tensor& tensor = checkpoint.get("samara.blk." + std::to_string(layer) + ".experts");
+    const Tensor& tensor = checkpoint.get(packed_keys::expert_tensor(layer));
     const uint64_t bytes = experts.layout.bytes * static_cast<uint64_t>(count);
     if (tensor.type != TensorType::kI8 || tensor.data.size() != bytes) {
         bad(checkpoint, what + ": tensor '" + tensor.name + "' has " + std::to_string(tensor.data.size()) +

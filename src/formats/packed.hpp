@@ -42,6 +42,16 @@ struct PackedExperts {
 };
 PackedExperts packed_experts(const Checkpoint& checkpoint, int layer);
 
+/// How one kind of weight lies in a packed file: "attention", "experts" or "feed-forward", "router", "head" or
+/// "embedding" (where it is stored as a matrix). A kind with two layouts has two entries.
+struct PackedLayout {
+    std::string kind;
+    kernels::Layout layout = kernels::Layout::kFloat32;
+    uint64_t matrices = 0, weights = 0, bytes = 0;
+};
+/// In the order in which a token reads them. Throws what packed_matrix and packed_experts throw.
+std::vector<PackedLayout> packed_layouts(const Checkpoint& checkpoint);
+
 /// Progress in bytes; return false to cancel (the operation throws Error(kCancelled) and leaves nothing behind).
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
 
@@ -60,6 +70,8 @@ struct PackReport {
 
 /// Writes `checkpoint` as a packed file at `path`: tensor by tensor in bounded memory, atomically (a temporary file in
 /// the same folder, synced and renamed; removed on failure or cancel). Refuses to overwrite its own source.
+/// A packed file, too, can be packed into other layouts, after its checksums have been checked; it is not ternarised by
+/// force. Throws Error(kInvalidArgument) where it has the layouts already, Error(kFormat) where it is damaged.
 PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
                 HeadLayout head = HeadLayout::kWhole, TernaryLayout ternary = TernaryLayout::kTwoBit);
 

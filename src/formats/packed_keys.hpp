@@ -2,6 +2,8 @@
 // Keys of the packed file, shared by its writer and its readers. docs/packed-file.md explains them.
 
 #include <cstddef>
+#include <initializer_list>
+#include <string>
 #include <string_view>
 
 namespace samara::formats::packed_keys {
@@ -22,6 +24,19 @@ inline constexpr size_t kShapeNumbers = 5;                                   // 
 // numbers followed by the blob's offset inside the record.
 inline constexpr std::string_view kExperts = "samara.experts.layouts";
 inline constexpr size_t kExpertNumbers = 3 + 3 * (kShapeNumbers + 1);
+
+/// True for every key that packing writes.
+constexpr bool writes(std::string_view key) {
+    for (const std::string_view group : {"packed.", "numerics.", "source.", "matrix.", "experts.", "section."}) {
+        if (key.starts_with(kPrefix) && key.substr(kPrefix.size()).starts_with(group)) return true;
+    }
+    return false;
+}
+
+/// The tensor that holds a layer's expert records.
+inline std::string expert_tensor(int layer) {
+    return std::string(kPrefix) + "blk." + std::to_string(layer) + ".experts";
+}
 
 // Two arrays in step, one entry a tensor of the file.
 inline constexpr std::string_view kSectionNames = "samara.section.names";

@@ -179,7 +179,7 @@ class Planner {
     void add_experts(int layer) {
         PackedSection section;
         section.kind = SectionKind::kExperts;
-        section.name = std::string(packed_keys::kPrefix) + "blk." + std::to_string(layer) + ".experts";
+        section.name = packed_keys::expert_tensor(layer);
         section.layer = layer;
         section.gate = expert_part(layer, "ffn_gate_exps");
         section.up = expert_part(layer, "ffn_up_exps");

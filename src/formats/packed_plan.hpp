@@ -21,12 +21,15 @@ struct PackedSection {
     std::string name;
     TensorType type = TensorType::kI8;
     std::vector<uint64_t> shape;
-    Slice slice;               // kCopy, kToF32: the whole tensor; kMatrix: its rows
-    kernels::Matrix matrix;    // kMatrix
-    Slice gate, up, down;      // kExperts: of expert 0
-    ExpertLayout experts;      // kExperts
-    int layer = 0;             // kExperts
-    uint64_t count = 0;        // kExperts
+    Slice slice;             // kCopy, kToF32: the whole tensor; kMatrix: its rows
+    kernels::Matrix matrix;  // kMatrix
+    Slice gate, up, down;    // kExperts: of expert 0
+    ExpertLayout experts;    // kExperts
+    int layer = 0;           // kExperts
+    uint64_t count = 0;      // kExperts
+    // Of a packed source, which is laid out anew: kMatrix and kExperts as they lie there; data == nullptr for others.
+    kernels::Matrix stored;
+    PackedExperts stored_experts;
     uint64_t bytes = 0;        // of the section
     uint64_t input_bytes = 0;  // of the source's tensors in it
 };

@@ -85,7 +85,7 @@ class Verifier {
         uint32_t stored = 0;
         std::memcpy(&stored, &record[bytes - sizeof stored], sizeof stored);
         if (crc32c(record.first(bytes - sizeof stored)) != stored) {
-            add("samara.blk." + std::to_string(layer) + ".experts",
+            add(packed_keys::expert_tensor(layer),
                 "is damaged: CRC32C of expert " + std::to_string(expert) + " does not match");
         }
         checkpoint_.drop(record);

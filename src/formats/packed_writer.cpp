@@ -9,12 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <utility>
 
 #include "src/formats/crc32c.hpp"
 #include "src/formats/gguf_writer.hpp"
 #include "src/formats/packed.hpp"
 #include "src/formats/packed_keys.hpp"
 #include "src/formats/packed_plan.hpp"
+#include "src/formats/relayout.hpp"
 #include "src/kernels/kernels.hpp"
 #include "src/platform/sha256.hpp"
 
@@ -86,7 +88,7 @@ class Packer {
     }
 
     PackReport run() {
-        plan_ = plan_packed(checkpoint_, ternarise_, head_, layout_, [this](uint64_t bytes) { step(bytes); });
+        plan_ = make_plan();
         total_ = done_ + plan_.input_bytes;
         check_free_space();
         set_metadata();
@@ -107,6 +109,20 @@ class Packer {
     }
 
   private:
+    PackedPlan make_plan() {
+        if (!is_packed(checkpoint_)) {
+            return plan_packed(checkpoint_, ternarise_, head_, layout_, [this](uint64_t bytes) { step(bytes); });
+        }
+        PackedPlan plan = plan_relayout(checkpoint_, head_, layout_);
+        uint64_t seen = 0;
+        const std::vector<std::string> damage = verify_packed(checkpoint_, [&](uint64_t done, uint64_t) {
+            step(done - std::exchange(seen, done));
+            return true;
+        });
+        if (!damage.empty()) throw Error(ErrorCode::kFormat, damage.front());
+        return plan;
+    }
+
     void step(uint64_t bytes) {
         done_ = std::min(done_ + bytes, total_);
         if (progress_ && !progress_(done_, total_)) {
@@ -128,12 +144,18 @@ class Packer {
 
     void set_metadata() {
         for (const auto& [key, value] : checkpoint_.metadata().entries()) {
-            if (!key.starts_with("split.")) writer_.set(key, value);  // the packed file is whole
+            if (key.starts_with("split.") || packed_keys::writes(key)) continue;  // the packed file is whole
+            writer_.set(key, value);
         }
-        set(packed_keys::kVersion, kPackedVersion);
-        set(packed_keys::kNumerics, kernels::kNumericsVersion);
-        set(packed_keys::kSourceFormat, checkpoint_.format());
-        set(packed_keys::kTernarise, std::string(ternarise_ == Ternarise::kForce ? "forced" : "lossless"));
+        const bool packed = is_packed(checkpoint_);  // then it knows where its weights came from
+        const auto first_packed = [&](std::string_view key, const MetaValue& now) {
+            const MetaValue* known = packed ? checkpoint_.metadata().find(key) : nullptr;
+            set(key, known != nullptr ? *known : now);
+        };
+        first_packed(packed_keys::kVersion, kPackedVersion);
+        first_packed(packed_keys::kNumerics, kernels::kNumericsVersion);
+        first_packed(packed_keys::kSourceFormat, checkpoint_.format());
+        first_packed(packed_keys::kTernarise, std::string(ternarise_ == Ternarise::kForce ? "forced" : "lossless"));
         std::vector<std::string> names, tensors, sections;
         std::vector<uint32_t> shapes;
         std::vector<uint64_t> experts;
@@ -227,6 +249,14 @@ class Packer {
     /// Row groups follow each other in every layout but the ternary ones, whose scales lie behind all codes: those
     /// and the planes of a split head are repacked whole, the others in pieces.
     void write_matrix(const PackedSection& section, SectionStream& stream) {
+        if (section.stored.data != nullptr) {
+            buffer_.resize(section.bytes);
+            relayout(section.stored, section.matrix, section.name, buffer_);
+            stream.put(buffer_);
+            checkpoint_.drop(section.slice.tensor->data);
+            step(section.input_bytes);
+            return count(section.matrix, {}, 1);
+        }
         const bool whole = is_ternary(section.matrix.layout) || section.matrix.layout == Layout::kNibbleKSplit;
         const uint64_t row_bytes = section.bytes / section.slice.rows + 1;
         const uint64_t piece_rows = whole ? section.slice.rows : (kPieceBytes / row_bytes / 16 + 1) * 16;
@@ -266,6 +296,31 @@ class Packer {
 
     /// Returns the source bytes read.
     uint64_t fill_record(const PackedSection& section, uint64_t expert, std::span<std::byte> record) {
+        const uint64_t read = section.stored_experts.data != nullptr ? relayout_record(section, expert, record)
+                                                                     : repack_record(section, expert, record);
+        const uint32_t crc = crc32c(record.first(record.size() - 4));
+        std::memcpy(&record[record.size() - 4], &crc, sizeof crc);
+        return read;
+    }
+
+    uint64_t relayout_record(const PackedSection& section, uint64_t expert, std::span<std::byte> record) {
+        const ExpertLayout& from = section.stored_experts.layout;
+        const ExpertLayout& to = section.experts;
+        const std::byte* stored = section.stored_experts.data + expert * from.bytes;
+        const auto fill = [&](Matrix source, uint64_t source_offset, const Matrix& target, uint64_t offset) {
+            source.data = stored + source_offset;
+            relayout(source, target, section.name,
+                     record.subspan(offset, static_cast<size_t>(kernels::matrix_bytes(target))));
+            count(target, {}, 1);
+        };
+        fill(from.gate, from.gate_offset, to.gate, to.gate_offset);
+        fill(from.up, from.up_offset, to.up, to.up_offset);
+        fill(from.down, from.down_offset, to.down, to.down_offset);
+        checkpoint_.drop({stored, from.bytes});
+        return from.bytes;
+    }
+
+    uint64_t repack_record(const PackedSection& section, uint64_t expert, std::span<std::byte> record) {
         const ExpertLayout& x = section.experts;
         uint64_t read = 0;
         const auto fill = [&](Slice slice, const Matrix& m, uint64_t offset) {
@@ -277,8 +332,6 @@ class Packer {
         fill(section.gate, x.gate, x.gate_offset);
         fill(section.up, x.up, x.up_offset);
         fill(section.down, x.down, x.down_offset);
-        const uint32_t crc = crc32c(record.first(record.size() - 4));
-        std::memcpy(&record[record.size() - 4], &crc, sizeof crc);
         return read;
     }
 
@@ -322,8 +375,9 @@ void refuse_own_source(const Checkpoint& checkpoint, const std::string& path) {
 
 PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
                 HeadLayout head, TernaryLayout ternary) {
-    if (checkpoint.metadata().has(packed_keys::kVersion)) {
-        throw Error(ErrorCode::kInvalidArgument, checkpoint.file() + ": is a packed file already");
+    if (ternarise == Ternarise::kForce && is_packed(checkpoint)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    checkpoint.file() + ": is a packed file already; ternarise the model that it was packed from");
     }
     refuse_own_source(checkpoint, path);
     return naming_file(checkpoint, [&] { return Packer(checkpoint, path, ternarise, progress, head, ternary).run(); });

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace samara::kernels {
 
@@ -50,6 +51,33 @@ enum class Layout : uint8_t {
     // Of a row's bits, 32 columns are 4 bytes: bit s of byte j is column 4s+j.
     kNibbleKSplit = 10,
 };
+
+/// As docs/packed-file.md calls it.
+constexpr std::string_view layout_name(Layout layout) {
+    switch (layout) {
+        case Layout::kFloat32:
+            return "float32";
+        case Layout::kFloat16:
+            return "float16";
+        case Layout::kBfloat16:
+            return "bfloat16";
+        case Layout::kTernary:
+            return "ternary";
+        case Layout::kTernaryBlocks:
+            return "ternary blocks";
+        case Layout::kNibble:
+            return "nibble";
+        case Layout::kNibbleK:
+            return "nibble K";
+        case Layout::kByte:
+            return "byte";
+        case Layout::kTernaryDense:
+            return "ternary dense";
+        case Layout::kNibbleKSplit:
+            return "nibble K split";
+    }
+    return "";
+}
 
 inline constexpr int kMaxSplitCols = 8192;
 

@@ -1,6 +1,7 @@
 """What the commands promise: equal hashes, measured numbers, examples that run."""
 
 import hashlib
+import pathlib
 import shlex
 
 from files import ids
@@ -31,6 +32,31 @@ def logits_and_experts_do_not_depend_on_how_they_are_computed():
                 found.add((digest, hashlib.sha256(experts.read_bytes()).hexdigest()))
         expect(len(found) == 1, f"one result, found {found}")
         expect(out.stat().st_size == 200 * 2048 * 4, "float32 [tokens, vocabulary]")
+
+
+@test
+def a_dense_file_gives_the_same_logits_and_is_refused_where_it_would_be_slow():
+    with folder() as place:
+        dense, tokens = str(place / "dense.gguf"), ids(place, 40)
+        succeeds("pack", "-m", model(), "-o", dense, "--layout", "dense", "--head-layout", "split")
+        expected = succeeds("logits", "-m", model(), "--tokens", tokens, "--out", "/dev/null", "--json").json["sha256"]
+        forced = succeeds("logits", "-m", dense, "--tokens", tokens, "--out", "/dev/null", "--isa",
+                          "scalar", "--json").json["sha256"]
+        expect(forced == expected, "equal logits by name of the set")
+        fast = "avx512vbmi" in pathlib.Path("/proc/cpuinfo").read_text().split()
+        if fast:
+            found = succeeds("logits", "-m", dense, "--tokens", tokens, "--out", "/dev/null", "--json").json["sha256"]
+            expect(found == expected, "equal logits")
+        else:
+            refused("run", "-m", dense, "-p", "hi", "-n", "1", code=1, says=["dense.gguf", "VBMI", "--layout 2bit"])
+        layouts = {l["kind"]: l for l in succeeds("inspect", dense, "--json").json["layouts"]}
+        for kind in ("attention", "experts"):
+            expect(layouts[kind]["layout"] == "ternary dense", "dense", layouts)
+            expect(layouts[kind]["bits_per_weight"] < 2 and layouts[kind]["slow_on_this_cpu"] != fast, kind, layouts)
+        expect(layouts["head"]["layout"] == "nibble K split", "a split head", layouts)
+        text = succeeds("inspect", dense).out
+        expect(b"ternary dense" in text and (b"slow on this CPU" in text) != fast, "the same in words", text)
+        expect("layouts" not in succeeds("inspect", model(), "--json").json, "a plain file has types only")
 
 
 @test

@@ -1,6 +1,7 @@
 """Files that commands read and write: broken, missing, in the way, too large, interrupted."""
 
 import os
+import pathlib
 import signal
 import stat
 import subprocess
@@ -85,9 +86,21 @@ def input_is_never_overwritten():
 
 
 @test
-def a_packed_file_is_not_packed_again():
+def a_packed_file_is_packed_anew_into_other_layouts_only():
     with folder() as place:
-        refused("pack", "-m", model("packed.gguf"), "-o", str(place / "x"), code=2, says=["packed file already"])
+        dense, again = place / "dense.gguf", place / "again.gguf"
+        refused("pack", "-m", model("packed.gguf"), "-o", str(dense), code=2, says=["packed file already"])
+        refused("pack", "-m", model("packed.gguf"), "-o", str(dense), "--layout", "dense", "--ternarise", code=2,
+                says=["packed file already"])
+        refused("pack", "-m", model("packed.gguf"), "-o", str(dense), "--layout", "3bit", code=2, says=["--layout"])
+        refused("pack", "-m", model("packed.gguf"), "-o", str(dense), "--head-layout", "cut", code=2,
+                says=["--head-layout"])
+        expect(os.listdir(place) == [], "nothing left")
+        report = succeeds("pack", "-m", model("packed.gguf"), "-o", str(dense), "--layout", "dense", "--head-layout",
+                          "split", "--json").json
+        expect(report["output_bytes"] == dense.stat().st_size < report["input_bytes"], "a smaller file", report)
+        succeeds("pack", "-m", str(dense), "-o", str(again))
+        expect(again.read_bytes() == pathlib.Path(model("packed.gguf")).read_bytes(), "the two-bit file again")
 
 
 @test
