@@ -351,6 +351,7 @@ static void test_generation(samara_engine* engine) {
     OK(samara_step(engine, &step));
     OK(samara_generate(s, &p, &result));
     CHECK(result.reason == SAMARA_STOP_LIMIT && result.tokens == 5 && shown == 5 && samara_session_length(s) == 9);
+    CHECK(result.steps + result.accepted == 5 && result.accepted <= result.drafted);
     OK(samara_generate(s, &p, NULL));
 
     samara_generate_result unsized = {0};
@@ -364,6 +365,17 @@ static void test_generation(samara_engine* engine) {
     p.end_token_count = 0;
     p.stop_string_count = 1;
     REFUSED(samara_generate(s, &p, &result), SAMARA_INVALID_ARGUMENT);
+    p.stop_string_count = 0;
+    p.max_draft = 16;
+    REFUSED(samara_generate(s, &p, &result), SAMARA_INVALID_ARGUMENT);
+    p.max_draft = UINT32_MAX;
+    REFUSED(samara_generate(s, &p, &result), SAMARA_INVALID_ARGUMENT);
+    p.max_draft = 0;
+    p.speculation = (samara_speculation)3;
+    REFUSED(samara_generate(s, &p, &result), SAMARA_INVALID_ARGUMENT);
+    p.speculation = SAMARA_SPECULATION_OFF;
+    CHECK(samara_session_length(s) == 14); /* all refused before anything was generated */
+    p.stop_string_count = 1;
     const char* null_string[] = {NULL};
     p.stop_strings = null_string;
     REFUSED(samara_generate(s, &p, &result), SAMARA_INVALID_ARGUMENT);

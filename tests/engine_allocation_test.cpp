@@ -122,6 +122,29 @@ TEST_P(DecodeStep, OfTheCppInterfaceAllocatesNothing) {
     }
 }
 
+TEST_P(DecodeStep, OfAnAnswerAllocatesNothingWithDraftsOrWithout) {
+    const auto engine = testing::load(synthetic_model(GetParam().first, GetParam().second));
+    for (const Speculation mode : {Speculation::kOff, Speculation::kAlways}) {
+        const auto session = engine->create_session();
+        add(*session, prompt(kPrompt, engine->info().vocab));
+        Sampling sampling;
+        sampling.repetition_penalty = 0.65F;  // recent tokens are favoured: the text repeats
+        Sampler sampler(sampling);
+        GenerateParams p;
+        p.sampler = &sampler;
+        p.speculation = mode;
+        uint32_t drafted = 0;
+        const auto answer = [&](uint32_t tokens) {
+            p.max_tokens = tokens;
+            return allocations_of([&] { drafted = generate(*session, p).drafted; });
+        };
+        answer(2);
+        const int begin = answer(2);
+        EXPECT_EQ(answer(60), begin);
+        EXPECT_EQ(drafted > 0, mode != Speculation::kOff);
+    }
+}
+
 TEST_P(DecodeStep, OfTheCInterfaceAllocatesNothing) {
     const std::string& path = synthetic_model(GetParam().first, GetParam().second);
     samara_load_params load{};

@@ -171,6 +171,27 @@ TEST(Sampler, ATokenOfProbabilityZeroIsNeverDrawn) {
     EXPECT_EQ(counts.size(), 2U);
 }
 
+TEST(Sampler, GoesBackToAMarkAndDrawsTheSameAgain) {
+    Sampling s = settings(1);
+    s.repetition_penalty = 2;
+    s.penalty_last = 5;  // so that the ring is both filling and full
+    const std::vector<float> logits = {1, 2, 3, 2, 1, 2, 3};
+    Sampler sampler(s);
+    for (int start = 0; start < 12; ++start) {
+        std::vector<Sampler::Mark> marks;
+        std::vector<int32_t> tokens;
+        for (int i = 0; i < 3; ++i) {
+            marks.push_back(sampler.mark());
+            tokens.push_back(sampler.choose(logits));
+        }
+        for (size_t i = marks.size(); i-- > 0;) sampler.go_back(marks[i]);
+        for (const int32_t token : tokens) EXPECT_EQ(sampler.choose(logits), token);
+        for (size_t i = marks.size(); i-- > 1;) sampler.go_back(marks[i]);
+        sampler.go_back(sampler.mark());  // with nothing chosen since
+    }
+    EXPECT_EQ(sampler.penalised().size(), 5U);
+}
+
 TEST(Sampler, SettingsOutOfRangeNameTheSetting) {
     const auto refused = [](const char* name, auto&& change) {
         Sampling s;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
 #include "src/platform/error.hpp"
 
@@ -91,6 +92,7 @@ void add_sampling_flags(CLI::App& command, SamplingFlags& f) {
             "End the answer before this text (may be given several times)")
         ->check([](const std::string& text) { return text.empty() ? "expected a text, found none" : ""; })
         ->trigger_on_parse();
+    add_speculation_flags(command, f.speculation);
 }
 
 SamplerHandle create_sampler(const SamplingFlags& f, const samara_model_info& info) {
@@ -176,6 +178,7 @@ Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sa
     p.detokenize = detokenize;
     p.on_token = on_token;
     p.user = &stream;
+    flags.speculation.apply(p);
     samara_generate_result result{};
     result.struct_size = sizeof result;
     start = std::chrono::steady_clock::now();
@@ -185,6 +188,9 @@ Answer answer(samara_engine* engine, samara_session* session, samara_sampler* sa
     splitter.finish();
     a.reason = result.reason;
     a.tokens = result.tokens;
+    a.steps = result.steps;
+    a.drafted = result.drafted;
+    a.accepted = result.accepted;
     return a;
 }
 

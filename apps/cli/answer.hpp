@@ -24,6 +24,7 @@ struct SamplingFlags {
     uint64_t seed = 0;
     uint32_t max_tokens = 0;  // 0: until the context is full
     std::vector<std::string> stop;
+    SpeculationFlags speculation;
 };
 void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
 SamplerHandle create_sampler(const SamplingFlags& flags, const samara_model_info& info);
@@ -50,6 +51,7 @@ struct Answer {
     uint32_t prompt_tokens = 0;  // of the whole prompt
     uint32_t reused_tokens = 0;  // of it, already in the session
     uint32_t tokens = 0;         // generated
+    uint32_t steps = 0, drafted = 0, accepted = 0;
     double prefill_seconds = 0, decode_seconds = 0;
 };
 

@@ -11,6 +11,7 @@
 #include "apps/cli/bandwidth.hpp"
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
+#include "apps/cli/forced_drafts.hpp"
 #include "apps/pull/models.hpp"
 #include "src/platform/error.hpp"
 
@@ -24,6 +25,8 @@ struct Options {
     uint32_t prompt_tokens = 512;
     uint32_t gen_tokens = 64;
     uint32_t rounds = 1;
+    uint32_t force_draft = 0;
+    SpeculationFlags speculation{.mode = "off"};
     bool json = false;
 };
 
@@ -57,6 +60,7 @@ std::vector<int32_t> prompt(uint32_t count, uint32_t vocab) {
 
 struct Round {
     double prefill_seconds = 0, decode_seconds = 0, decode_cpu_seconds = 0;
+    samara_generate_result generated{};
 };
 
 Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
@@ -79,9 +83,9 @@ Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
     p.struct_size = sizeof p;
     p.sampler = sampler;
     p.max_tokens = o.gen_tokens;
-    samara_generate_result result{};
-    result.struct_size = sizeof result;
-    if (o.gen_tokens > 0) check(samara_generate(session.get(), &p, &result));
+    o.speculation.apply(p);
+    r.generated.struct_size = sizeof r.generated;
+    if (o.gen_tokens > 0) check(samara_generate(session.get(), &p, &r.generated));
     if (interrupted()) throw Error(ErrorCode::kCancelled, "bench was stopped");
     r.decode_seconds = seconds_since(start);
     r.decode_cpu_seconds = cpu_seconds() - cpu;
@@ -111,6 +115,18 @@ void print_table(const nlohmann::json& r) {
     print(fmt::format("reads {:.1f} MB a token:{}\n", bytes["total"].get<double>() / 1e6, parts));
     print(fmt::format("memory {:.2f} GB/s; decode uses {:.0f} % of it\n", r["bandwidth_gbps"].get<double>(),
                       r["roofline_fraction"].get<double>() * 100));
+    if (r["speculation"] != "off") {
+        print(fmt::format("drafted {} tokens, accepted {}, in {} steps\n", r["drafted"].get<int>(),
+                          r["accepted"].get<int>(), r["steps"].get<int>()));
+    }
+    if (!r.contains("forced_drafts")) return;
+    print("\ndraft  tokens/s  ratio  MB a step  MB a token  experts a layer\n");
+    for (const auto& f : r["forced_drafts"]) {
+        print(fmt::format("{:5} {:9.2f} {:6.2f} {:10.1f} {:11.1f} {:16.1f}\n", f["draft"].get<int>(),
+                          f["decode_tps"].get<double>(), f["ratio"].get<double>(),
+                          f["bytes_per_step"].get<double>() / 1e6, f["bytes_per_token"].get<double>() / 1e6,
+                          f["experts_per_layer"].get<double>()));
+    }
 }
 
 void run(Options o) {
@@ -124,6 +140,7 @@ void run(Options o) {
     // The first round warms pages and caches, and is where a user's first token comes from.
     std::vector<double> prefill_seconds, decode_seconds, decode_cpu;
     double first_token_seconds = 0;
+    samara_generate_result generated{};
     ProgressBar bar("measuring, round", ProgressBar::Unit::kSteps);
     for (uint32_t r = 0; r <= o.rounds; ++r) {
         bar.update(r, o.rounds + 1);
@@ -136,8 +153,14 @@ void run(Options o) {
         prefill_seconds.push_back(round.prefill_seconds);
         decode_seconds.push_back(round.decode_seconds);
         decode_cpu.push_back(round.decode_cpu_seconds);
+        generated = round.generated;
     }
     bar.clear();
+    std::vector<ForcedDraft> forced;
+    if (o.force_draft > 0) {
+        forced = measure_forced_drafts(engine.get(), prompt(o.prompt_tokens, info.vocab), o.gen_tokens, o.force_draft,
+                                       o.rounds);
+    }
     const uint64_t peak = peak_rss_bytes();  // before the bandwidth measurement takes memory of its own
     const double bandwidth = measure_bandwidth(path, info.memory.weights_owned == 0, static_cast<int>(info.threads), 3);
 
@@ -146,7 +169,7 @@ void run(Options o) {
     const uint64_t total =
         info.bytes_attention + info.bytes_experts + info.bytes_router + head + info.bytes_embedding + kv;
     const double decode_tps = o.gen_tokens / median(decode_seconds);
-    const nlohmann::json result{
+    nlohmann::json result{
         {"model", o.load.model},
         {"cpu", samara_cpu_name()},
         {"isa", info.isa},
@@ -155,6 +178,10 @@ void run(Options o) {
         {"prompt_tokens", o.prompt_tokens},
         {"gen_tokens", o.gen_tokens},
         {"rounds", o.rounds},
+        {"speculation", o.speculation.mode},
+        {"steps", generated.steps},
+        {"drafted", generated.drafted},
+        {"accepted", generated.accepted},
         {"prefill_tps", o.prompt_tokens / median(prefill_seconds)},
         {"decode_tps", decode_tps},
         {"ttft_ms", first_token_seconds * 1e3},
@@ -175,6 +202,14 @@ void run(Options o) {
         {"cpu_seconds_per_token", o.gen_tokens == 0 ? 0.0 : median(decode_cpu) / o.gen_tokens},
         {"roofline_fraction", static_cast<double>(total) * decode_tps / bandwidth},
     };
+    for (const ForcedDraft& f : forced) {
+        result["forced_drafts"].push_back({{"draft", f.draft},
+                                           {"decode_tps", f.tokens_per_second},
+                                           {"ratio", f.tokens_per_second / forced.front().tokens_per_second},
+                                           {"bytes_per_step", f.bytes_per_step},
+                                           {"bytes_per_token", f.bytes_per_step / (1 + f.draft)},
+                                           {"experts_per_layer", f.experts_per_layer}});
+    }
     if (o.json) {
         print(json_text(result, 2));
     } else {
@@ -197,11 +232,17 @@ void add_bench(CLI::App& app) {
     command->add_option("--rounds", o->rounds, "Measured rounds after one that warms up; medians are printed")
         ->check(CLI::Range(1U, 1000U))
         ->capture_default_str();
+    add_speculation_flags(*command, o->speculation);
+    command
+        ->add_option("--force-draft", o->force_draft,
+                     "Time the same tokens in steps that carry 0 to this many drafted ones, all of them right")
+        ->check(CLI::Range(0U, 15U));
     command->add_flag("--json", o->json, "Print the result as one JSON object");
     command->footer(
         "Examples:\n"
         "  samara bench -m M --prompt-tokens 512 --gen-tokens 64 --threads 2\n"
-        "  samara bench -m M --isa avx2 --rounds 5 --json");
+        "  samara bench -m M --isa avx2 --rounds 5 --json\n"
+        "  samara bench -m M --force-draft 8 --rounds 5");
     command->callback([o] { run(*o); });
 }
 

@@ -142,9 +142,11 @@ class Chat {
         const auto rate = [](double n, double seconds) { return seconds > 0 ? n / seconds : 0.0; };
         const uint32_t fresh = last_.prompt_tokens - last_.reused_tokens;
         print(fmt::format(
-            "prompt {} tokens ({} kept from before), {:.1f}/s; answer {} tokens, {:.1f}/s; context {} of {}\n",
+            "prompt {} tokens ({} kept from before), {:.1f}/s; answer {} tokens, {:.1f}/s, {} steps, {} of {} drafted "
+            "accepted; context {} of {}\n",
             last_.prompt_tokens, last_.reused_tokens, rate(fresh, last_.prefill_seconds), last_.tokens,
-            rate(last_.tokens, last_.decode_seconds), samara_session_length(session_.get()), info_.context_tokens));
+            rate(last_.tokens, last_.decode_seconds), last_.steps, last_.accepted, last_.drafted,
+            samara_session_length(session_.get()), info_.context_tokens));
     }
 
     void save(const std::string& path) {

@@ -19,5 +19,7 @@ void add_synth(CLI::App& app);
 
 /// Adds -m and the other flags of LoadFlags to a command.
 void add_load_flags(CLI::App& command, LoadFlags& flags);
+/// Adds --speculation and --max-draft.
+void add_speculation_flags(CLI::App& command, SpeculationFlags& flags);
 
 }  // namespace samara::cli

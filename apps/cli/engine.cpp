@@ -73,6 +73,13 @@ samara_load_params load_params(const LoadFlags& flags, const std::string& path) 
 
 }  // namespace
 
+void SpeculationFlags::apply(samara_generate_params& params) const {
+    params.speculation = mode == "off"      ? SAMARA_SPECULATION_OFF
+                         : mode == "always" ? SAMARA_SPECULATION_ALWAYS
+                                            : SAMARA_SPECULATION_AUTO;
+    params.max_draft = max_draft;
+}
+
 EngineHandle load_engine(const LoadFlags& flags) {
     const InterruptGuard guard;
     const std::string path = pull::resolve_model(flags.model);

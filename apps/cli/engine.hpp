@@ -38,6 +38,14 @@ struct LoadFlags {
     bool metadata_only = false;
 };
 
+/// Flags of every command that generates.
+struct SpeculationFlags {
+    std::string mode = "auto";
+    uint32_t max_draft = 0;  // 0: the engine's default
+
+    void apply(samara_generate_params& params) const;
+};
+
 /// "3GiB", "700M", "1234" -> bytes. Throws Error(kInvalidArgument) naming `flag`.
 uint64_t parse_bytes(const std::string& text, const char* flag);
 /// 1536 -> "1.50 KiB".

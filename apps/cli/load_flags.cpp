@@ -22,4 +22,15 @@ void add_load_flags(CLI::App& command, LoadFlags& flags) {
     command.add_option("--memory-budget", flags.memory_budget, "Refuse to load when more would be needed, e.g. 6GiB");
 }
 
+void add_speculation_flags(CLI::App& command, SpeculationFlags& flags) {
+    command
+        .add_option(
+            "--speculation", flags.mode,
+            "Draft tokens where the text repeats itself and compute them together; the answer is the same. auto: "
+            "where that is expected to be faster; off; or always: wherever it repeats")
+        ->check(CLI::IsMember({"auto", "off", "always"}))
+        ->capture_default_str();
+    command.add_option("--max-draft", flags.max_draft, "Tokens to draft at a time; 0: 8")->check(CLI::Range(0U, 15U));
+}
+
 }  // namespace samara::cli

@@ -64,6 +64,9 @@ void run(const Options& o) {
                          {"stop_reason", stop_name(a.reason)},
                          {"prompt_tokens", a.prompt_tokens},
                          {"tokens", a.tokens},
+                         {"steps", a.steps},
+                         {"drafted", a.drafted},
+                         {"accepted", a.accepted},
                          {"prefill_tps", rate(a.prompt_tokens, a.prefill_seconds)},
                          {"decode_tps", rate(a.tokens, a.decode_seconds)}}));
         return;
@@ -71,8 +74,10 @@ void run(const Options& o) {
     print(colours(stdout) ? "\033[0m\n" : "\n");
     explain_stop(a, info);
     if (o.stats) {
-        fmt::print(stderr, "{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s\n", a.prompt_tokens,
-                   rate(a.prompt_tokens, a.prefill_seconds), a.tokens, rate(a.tokens, a.decode_seconds));
+        fmt::print(stderr,
+                   "{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s in {} steps; {} of {} drafted accepted\n",
+                   a.prompt_tokens, rate(a.prompt_tokens, a.prefill_seconds), a.tokens,
+                   rate(a.tokens, a.decode_seconds), a.steps, a.accepted, a.drafted);
     }
 }
 

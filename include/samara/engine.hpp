@@ -96,6 +96,9 @@ class Engine {
     uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
     uint64_t head_bytes() const;  // of the head read by a step of one token: the mean so far where it is screened
     bool screens_head() const;    // kTop reads the head in part
+    /// Tokens after the first of a step that Session::truncate takes back without computing anything again: bounded by
+    /// max_step_tokens and, where layers slide, by rewind_span.
+    int max_draft() const;
 
     /// Sessions must be freed before the engine. Throws Error(kMemory) when max_sessions are alive.
     std::unique_ptr<Session> create_session();
@@ -161,6 +164,16 @@ class Sampler {
     /// The tokens whose logits penalties change; may repeat.
     std::span<const int32_t> penalised() const;
 
+    /// What one token more (`choose` or `accept`) changes.
+    struct Mark {
+        uint64_t state[4];
+        size_t recent, next_recent;
+        int32_t replaced;
+    };
+    Mark mark() const;
+    /// Goes back to `mark`, since when at most one token was chosen or accepted. Several: the latest mark first.
+    void go_back(const Mark& mark);
+
   private:
     struct Candidate {
         float logit;
@@ -184,6 +197,14 @@ class Sampler {
     std::vector<float> scratch_;
 };
 
+/// Drafts tokens where the text repeats itself, computes them in one step, and keeps those that are the sampler's own
+/// choices: the tokens are those of plain decoding. kAuto drafts where it is expected to be faster; kAlways wherever
+/// the text repeats, at full length.
+enum class Speculation { kAuto, kOff, kAlways };
+
+inline constexpr int kMaxDraft = 15;  // a step of 16 tokens
+inline constexpr int kDefaultDraft = 8;
+
 enum class StopReason { kLimit, kEndToken, kStopString, kContextFull, kCallback, kCancelled };
 
 struct GenerateParams {
@@ -193,6 +214,8 @@ struct GenerateParams {
     std::vector<std::string> stop_strings;
     std::function<std::string(int32_t token)> detokenize;  // -1 ends the stream
     std::function<bool(int32_t token, std::string_view text)> on_token;
+    Speculation speculation = Speculation::kAuto;
+    int max_draft = 0;  // tokens drafted for a step at most, up to kMaxDraft; 0: kDefaultDraft
 };
 
 struct GenerateResult {
@@ -200,6 +223,8 @@ struct GenerateResult {
     uint32_t tokens = 0;
     uint32_t stop_string = 0;
     double seconds = 0;
+    uint32_t steps = 0;                  // passes over the weights
+    uint32_t drafted = 0, accepted = 0;  // tokens, of all drafts
 };
 
 GenerateResult generate(Session& session, const GenerateParams& params);

@@ -224,6 +224,15 @@ typedef int (*samara_token_fn)(int32_t token, const char *text, size_t length, v
  * UTF-8 characters only. token -1 ends the stream and returns what is left. */
 typedef size_t (*samara_detokenize_fn)(int32_t token, char *buffer, size_t capacity, void *user);
 
+/* Where the text repeats itself, tokens can be drafted from what followed before, computed in one step, and kept while
+ * they are what the sampler draws. The tokens, callbacks and stops are those of plain decoding; callbacks of one step come
+ * right after each other. */
+typedef enum samara_speculation {
+    SAMARA_SPECULATION_AUTO = 0,  /* where it is expected to be faster */
+    SAMARA_SPECULATION_OFF = 1,
+    SAMARA_SPECULATION_ALWAYS = 2 /* wherever the text repeats, at full length: for measuring */
+} samara_speculation;
+
 typedef struct samara_generate_params {
     size_t struct_size;
     samara_sampler *sampler;        /* required */
@@ -235,6 +244,8 @@ typedef struct samara_generate_params {
     samara_detokenize_fn detokenize; /* required with stop strings */
     samara_token_fn on_token;
     void *user;                     /* for on_token and detokenize */
+    samara_speculation speculation;
+    uint32_t max_draft;             /* tokens drafted for a step at most, up to 15; 0: 8 */
 } samara_generate_params;
 
 typedef struct samara_generate_result {
@@ -243,6 +254,8 @@ typedef struct samara_generate_result {
     uint32_t tokens;          /* generated and kept in the session, the end token included */
     uint32_t stop_string;     /* index, when reason is SAMARA_STOP_STRING */
     double seconds;
+    uint32_t steps;             /* passes over the weights */
+    uint32_t drafted, accepted; /* tokens, of all drafts */
 } samara_generate_result;
 
 /* Generates from the session's last logits: sample, emit, step, repeat. The session ends holding every emitted token.

@@ -402,9 +402,13 @@ samara_status samara_generate(samara_session* session, const samara_generate_par
         if (result != nullptr) check_place(result);
         require(p.end_tokens != nullptr || p.end_token_count == 0, "samara_generate_params.end_tokens: NULL");
         require(p.stop_strings != nullptr || p.stop_string_count == 0, "samara_generate_params.stop_strings: NULL");
+        require(p.speculation >= SAMARA_SPECULATION_AUTO && p.speculation <= SAMARA_SPECULATION_ALWAYS,
+                "samara_generate_params.speculation: unknown value");
         samara::GenerateParams g;
         g.sampler = &p.sampler->sampler;
         g.max_tokens = p.max_tokens;
+        g.speculation = static_cast<samara::Speculation>(p.speculation);
+        g.max_draft = narrow(p.max_draft, 0, "max_draft");
         g.end_tokens.assign(p.end_tokens, p.end_tokens + p.end_token_count);
         for (uint32_t i = 0; i < p.stop_string_count; ++i) {
             require(p.stop_strings[i] != nullptr, "samara_generate_params.stop_strings: NULL string");
@@ -429,6 +433,9 @@ samara_status samara_generate(samara_session* session, const samara_generate_par
             out.tokens = r.tokens;
             out.stop_string = r.stop_string;
             out.seconds = r.seconds;
+            out.steps = r.steps;
+            out.drafted = r.drafted;
+            out.accepted = r.accepted;
             give(result, out);
         }
     });

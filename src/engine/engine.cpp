@@ -262,6 +262,13 @@ uint64_t Engine::head_bytes() const {
 
 bool Engine::screens_head() const { return state_->forward != nullptr && state_->forward->screen_counts() != nullptr; }
 
+int Engine::max_draft() const {
+    const LoadOptions& o = state_->options;
+    const bool slides =
+        std::find(state_->config.sliding.begin(), state_->config.sliding.end(), true) != state_->config.sliding.end();
+    return slides ? std::min(o.max_step_tokens - 1, o.rewind_span) : o.max_step_tokens - 1;
+}
+
 std::unique_ptr<Session> Engine::create_session() {
     State& s = *state_;
     if (s.headers) throw Error(ErrorCode::kInvalidArgument, "the engine was loaded without weights (metadata_only)");

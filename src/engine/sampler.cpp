@@ -64,6 +64,22 @@ void Sampler::accept(int32_t token) {
     next_recent_ = (next_recent_ + 1) % recent_.size();
 }
 
+Sampler::Mark Sampler::mark() const {
+    Mark m{{}, recent_.size(), next_recent_, recent_.empty() ? 0 : recent_[next_recent_]};
+    std::copy(std::begin(state_), std::end(state_), std::begin(m.state));
+    return m;
+}
+
+void Sampler::go_back(const Mark& m) {
+    std::copy(std::begin(m.state), std::end(m.state), std::begin(state_));
+    if (recent_.size() > m.recent) {
+        recent_.pop_back();
+    } else if (!recent_.empty()) {
+        recent_[m.next_recent] = m.replaced;
+    }
+    next_recent_ = m.next_recent;
+}
+
 void Sampler::penalise() {
     if (!penalises()) return;
     for (size_t i = 0; i < recent_.size(); ++i) {

@@ -92,6 +92,36 @@ def bench_prints_every_number_it_promises():
 
 
 @test
+def bench_compares_steps_with_drafts_of_every_length():
+    r = succeeds("bench", "-m", model(), "--prompt-tokens", "16", "--gen-tokens", "12", "--force-draft", "3", "--json").json
+    expect([d["draft"] for d in r["forced_drafts"]] == [0, 1, 2, 3], "drafts of 0 to 3 tokens", r)
+    expect(r["forced_drafts"][0]["ratio"] == 1 and r["forced_drafts"][0]["experts_per_layer"] == 8, "plain steps", r)
+    for before, after in zip(r["forced_drafts"], r["forced_drafts"][1:]):
+        expect(8 <= before["experts_per_layer"] < after["experts_per_layer"] <= 64, "more experts for more tokens", r)
+        expect(before["bytes_per_token"] > after["bytes_per_token"] > 0, "fewer bytes a token", r)
+    expect(b"experts a layer" in succeeds("bench", "-m", model(), "--prompt-tokens", "16", "--gen-tokens", "8",
+                                          "--force-draft", "1").out, "a table")
+    refused("bench", "-m", model(), "--prompt-tokens", "16", "--gen-tokens", "4", "--force-draft", "8", code=2,
+            says=["--force-draft", "--gen-tokens"])
+    refused("bench", "-m", model(), "--force-draft", "16", code=2, says=["--force-draft"])
+
+
+@test
+def speculation_changes_the_counters_and_not_the_answer():
+    # Favoured instead of penalised, recent tokens return: the text repeats.
+    words = ("run", "-m", model(), "-p", "Once upon a time", "-n", "60", "--repeat-penalty", "0.6", "--json")
+    for sampling in (("--temperature", "0"), ("--temperature", "0.5", "--seed", "3")):
+        runs = {mode: succeeds(*words, *sampling, "--speculation", mode).json for mode in ("off", "auto", "always")}
+        expect(len({(r["text"], r["reasoning"], r["tokens"]) for r in runs.values()}) == 1, "one answer", runs)
+        expect(runs["off"]["drafted"] == 0 and runs["off"]["steps"] == runs["off"]["tokens"], "plain decoding", runs)
+        always = runs["always"]
+        expect(0 < always["accepted"] <= always["drafted"], "drafts", runs)
+        expect(always["steps"] + always["accepted"] == always["tokens"], "fewer steps", runs)
+    refused("run", "-m", model(), "-p", "x", "--speculation", "maybe", code=2, says=["--speculation", "auto"])
+    refused("run", "-m", model(), "-p", "x", "--max-draft", "16", code=2, says=["--max-draft"])
+
+
+@test
 def every_help_has_an_example_and_every_example_parses():
     for command in COMMANDS:
         text = succeeds(command, "--help").out.decode()
