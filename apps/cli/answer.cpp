@@ -7,6 +7,7 @@
 
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
+#include "apps/cli/measure.hpp"
 #include "src/platform/error.hpp"
 
 namespace samara::cli {
@@ -61,10 +62,6 @@ int on_token(int32_t, const char* text, size_t length, void* user) {
         stream.failure = std::current_exception();
     }
     return stream.failure ? 0 : 1;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace

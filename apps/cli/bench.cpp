@@ -4,21 +4,18 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/bandwidth.hpp"
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
 #include "apps/cli/forced_drafts.hpp"
+#include "apps/cli/measure.hpp"
 #include "apps/pull/models.hpp"
 #include "src/platform/error.hpp"
 
 namespace samara::cli {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
     LoadFlags load;
@@ -30,8 +27,6 @@ struct Options {
     bool json = false;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 double cpu_seconds() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
@@ -39,23 +34,6 @@ double cpu_seconds() {
         return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
     };
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-uint64_t peak_rss_bytes() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
-}
-
-// Any ids do: the work of a token does not depend on its text, and the experts of random ids spread over all of them.
-std::vector<int32_t> prompt(uint32_t count, uint32_t vocab) {
-    std::vector<int32_t> tokens(count);
-    uint64_t state = 20260801;
-    for (int32_t& t : tokens) {
-        state = state * 6364136223846793005U + 1442695040888963407U;
-        t = static_cast<int32_t>((state >> 33) % vocab);
-    }
-    return tokens;
 }
 
 struct Round {
@@ -66,7 +44,7 @@ struct Round {
 Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
     const SessionHandle session = create_session(engine);
     const InterruptGuard guard(session.get());
-    const std::vector<int32_t> tokens = prompt(o.prompt_tokens, vocab);
+    const std::vector<int32_t> tokens = random_prompt(o.prompt_tokens, vocab);
     samara_sampling greedy{};
     greedy.struct_size = sizeof greedy;
     samara_sampler* sampler = nullptr;
@@ -90,11 +68,6 @@ Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
     r.decode_seconds = seconds_since(start);
     r.decode_cpu_seconds = cpu_seconds() - cpu;
     return r;
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
 }
 
 void print_table(const nlohmann::json& r) {
@@ -158,8 +131,8 @@ void run(Options o) {
     bar.clear();
     std::vector<ForcedDraft> forced;
     if (o.force_draft > 0) {
-        forced = measure_forced_drafts(engine.get(), prompt(o.prompt_tokens, info.vocab), o.gen_tokens, o.force_draft,
-                                       o.rounds);
+        forced = measure_forced_drafts(engine.get(), random_prompt(o.prompt_tokens, info.vocab), o.gen_tokens,
+                                       o.force_draft, o.rounds);
     }
     const uint64_t peak = peak_rss_bytes();  // before the bandwidth measurement takes memory of its own
     const double bandwidth = measure_bandwidth(path, info.memory.weights_owned == 0, static_cast<int>(info.threads), 3);

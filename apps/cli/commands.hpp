@@ -16,6 +16,7 @@ void add_tokenize(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_pack(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_verify(CLI::App& app);
 
 /// Adds -m and the other flags of LoadFlags to a command.
 void add_load_flags(CLI::App& command, LoadFlags& flags);

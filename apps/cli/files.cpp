@@ -8,6 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "apps/cli/console.hpp"
+#include "src/formats/packed.hpp"
 #include "src/platform/error.hpp"
 
 namespace samara::cli {
@@ -88,6 +90,20 @@ std::vector<int32_t> read_token_file(const std::string& path) {
     }
     if (tokens.empty()) throw Error(ErrorCode::kFormat, path + ": expected token ids, found none");
     return tokens;
+}
+
+void check_checksums(const formats::Checkpoint& checkpoint) {
+    ProgressBar bar("verifying", ProgressBar::Unit::kBytes);
+    const std::vector<std::string> damage = formats::verify_packed(checkpoint, [&](uint64_t done, uint64_t total) {
+        bar.update(done, total);
+        return !interrupted();
+    });
+    bar.clear();
+    for (const std::string& d : damage) fmt::print(stderr, "samara: {}\n", d);
+    if (!damage.empty()) {
+        throw Error(ErrorCode::kFormat,
+                    fmt::format("{}: damaged, {} checksums do not match", checkpoint.file(), damage.size()));
+    }
 }
 
 }  // namespace samara::cli

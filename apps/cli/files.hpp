@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "src/formats/checkpoint.hpp"
+
 namespace samara::cli {
 
 /// A file that appears under its name only when finished: written beside it, renamed at the end, removed otherwise.
@@ -32,5 +34,9 @@ std::string read_text(const std::string& path, uint64_t limit = uint64_t{64} << 
 
 /// Decimal token ids separated by white space. Throws Error(kFormat) naming the file and the first bad word.
 std::vector<int32_t> read_token_file(const std::string& path);
+
+/// Reads all of a packed file and compares its checksums; a bar shows how far. Prints each one that does not match to
+/// standard error, then throws Error(kFormat).
+void check_checksums(const formats::Checkpoint& checkpoint);
 
 }  // namespace samara::cli

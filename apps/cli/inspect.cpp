@@ -7,6 +7,7 @@
 
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
+#include "apps/cli/files.hpp"
 #include "apps/pull/models.hpp"
 #include "apps/pull/progress.hpp"
 #include "src/formats/packed.hpp"
@@ -33,15 +34,6 @@ uint64_t tensor_bytes(const formats::Tensor& t) {
 }
 
 std::string shape_text(const formats::Tensor& t) { return fmt::format("[{}]", fmt::join(t.shape, ", ")); }
-
-// Damage that only reading the data finds. Packed files carry checksums; other files have none.
-std::vector<std::string> verify(const formats::Checkpoint& checkpoint) {
-    ProgressBar bar("verifying", ProgressBar::Unit::kBytes);
-    return formats::verify_packed(checkpoint, [&](uint64_t done, uint64_t total) {
-        bar.update(done, total);
-        return !interrupted();
-    });
-}
 
 nlohmann::json describe_layouts(const formats::Checkpoint& checkpoint) {
     nlohmann::json layouts = nlohmann::json::array();
@@ -171,12 +163,7 @@ void run(Options o) {
         }
     }
     if (!o.verify) return;
-    const std::vector<std::string> problems = verify(*checkpoint);
-    for (const std::string& p : problems) fmt::print(stderr, "samara: {}\n", p);
-    if (!problems.empty()) {
-        throw Error(ErrorCode::kFormat,
-                    fmt::format("{}: damaged, {} checksums do not match", checkpoint->file(), problems.size()));
-    }
+    check_checksums(*checkpoint);
     if (!o.json) print("every checksum is right\n");
 }
 

@@ -10,6 +10,7 @@
 #include "apps/cli/commands.hpp"
 #include "apps/cli/console.hpp"
 #include "apps/cli/files.hpp"
+#include "apps/cli/measure.hpp"
 #include "apps/cli/text.hpp"
 #include "src/platform/error.hpp"
 
@@ -35,10 +36,7 @@ struct Scores {
 void score(uint32_t, uint32_t token, const float* logits, void* user) {
     auto& s = *static_cast<Scores*>(user);
     if (token + 1 >= s.window.size()) return;
-    const float top = *std::max_element(logits, logits + s.vocab);
-    double sum = 0;
-    for (uint32_t v = 0; v < s.vocab; ++v) sum += std::exp(static_cast<double>(logits[v]) - top);
-    s.nll += std::log(sum) + top - logits[s.window[token + 1]];
+    s.nll += negative_log_likelihood({logits, s.vocab}, s.window[token + 1]);
     ++s.scored;
 }
 

@@ -16,6 +16,15 @@
 
 namespace samara {
 
+namespace formats {
+class Checkpoint;
+class Metadata;
+}  // namespace formats
+namespace kernels {
+enum class Isa;
+struct KernelTable;
+}  // namespace kernels
+
 struct LoadOptions {
     std::string path;
     int descriptor = -1;  // >= 0: read from it instead of opening path
@@ -30,6 +39,7 @@ struct LoadOptions {
     std::string head = "full";   // "full", "screened" or "checked": how `generate` reads the vocabulary head
     bool metadata_only = false;  // headers and metadata, no weights: such an engine makes no sessions
     std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
+    const kernels::KernelTable* kernels = nullptr;  // in place of isa's own, to measure what a changed kernel does
 };
 
 struct MemoryPlan {
@@ -75,15 +85,6 @@ struct StepParams {
     std::function<void(int input, int token, std::span<const float> logits)> on_logits;
     std::function<bool(uint64_t done, uint64_t total)> on_progress;
 };
-
-namespace formats {
-class Checkpoint;
-class Metadata;
-}  // namespace formats
-namespace kernels {
-enum class Isa;
-struct KernelTable;
-}  // namespace kernels
 
 class Engine {
   public:

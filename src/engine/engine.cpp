@@ -240,7 +240,8 @@ std::unique_ptr<Engine> Engine::load(const LoadOptions& options) {
     if (options.metadata_only) {
         s->headers = std::move(checkpoint);
     } else {
-        load_weights(*s, std::move(checkpoint), kernels::kernel_table(isa));
+        load_weights(*s, std::move(checkpoint),
+                     options.kernels != nullptr ? *options.kernels : kernels::kernel_table(isa));
     }
     return std::unique_ptr<Engine>(new Engine(std::move(s)));
 }

@@ -7,7 +7,8 @@ import shlex
 from files import ids
 from harness import expect, folder, model, refused, samara, succeeds, test
 
-COMMANDS = ("run", "chat", "bench", "logits", "perplexity", "tokenize", "inspect", "pack", "synth", "pull", "models")
+COMMANDS = ("run", "chat", "bench", "logits", "perplexity", "tokenize", "inspect", "verify", "pack", "synth", "pull",
+            "models")
 
 
 @test
@@ -119,6 +120,50 @@ def speculation_changes_the_counters_and_not_the_answer():
         expect(always["steps"] + always["accepted"] == always["tokens"], "fewer steps", runs)
     refused("run", "-m", model(), "-p", "x", "--speculation", "maybe", code=2, says=["--speculation", "auto"])
     refused("run", "-m", model(), "-p", "x", "--max-draft", "16", code=2, says=["--max-draft"])
+
+
+@test
+def verify_reports_the_same_on_any_file_set_and_threads_and_what_rounding_changes():
+    reports = [succeeds("verify", "-m", model(name), *way, "--json").json for name, way in
+               (("tiny.gguf", []), ("packed.gguf", ["--threads", "1"]), ("packed.gguf", ["--isa", "scalar"]))]
+    for r in reports:
+        expect(r["text"] == reports[0]["text"], "one result of the text", reports)
+        structure, text, speed = r["structure"], r["text"], r["speed"]
+        expect(structure["projections"] == {"ternary_one_scale_a_row": 8 * (4 + 3 * 64), "other": 0,
+                                            "ternary_several_scales_a_row": 0}, "one scale a row", structure)
+        expect("layers 8 instead of 24" in structure["differs_from_maple_preview"], "another shape", structure)
+        expect(text["expert_choices"] == text["tokens"] * 8 * 8 and text["tokens"] > 300, "all choices", text)
+        changed = [text["rounded"][kind]["changed_choices"] for kind in ("f16", "int8")]
+        expect(0 <= changed[0] < changed[1] < text["expert_choices"] / 2, f"8 bits change more, found {changed}")
+        expect(text["perplexity"] > 1000, "random weights do not predict text", text)
+        for key in ("prefill_tps", "decode_tps", "bandwidth_gbps", "share_of_bandwidth", "peak_rss_bytes"):
+            expect(speed[key] > 0, f"a number for {key}", speed)
+        expect(speed["planned_bytes"] > speed["peak_rss_bytes"] / 2, "a plan", speed)
+    expect(reports[0]["structure"]["checksums"] is None and reports[1]["structure"]["checksums"] == "right", "checksums")
+    expect(reports[2]["isa"] == "scalar" and reports[1]["threads"] == 1, "as asked", reports[1:])
+
+
+@test
+def verify_says_in_words_what_it_found_and_where_there_are_no_experts():
+    out = succeeds("verify", "-m", model()).out.decode()
+    for words in ("one scale a row", "expert choices change", "perplexity", "tokens/s", "planned", "8-bit"):
+        expect(words in out, f"'{words}'", out)
+    with folder() as place:
+        succeeds("synth", "--preset", "llama-tiny", "--type", "q8_0", "-o", str(place / "l.gguf"))
+        out = succeeds("verify", "-m", str(place / "l.gguf")).out.decode()
+        expect(out.count("no experts to choose") == 2 and "28 others" in out, "no experts, none ternary", out)
+
+
+@test
+def verify_refuses_damage_and_small_budgets():
+    with folder() as place:
+        bytes_ = bytearray(pathlib.Path(model("packed.gguf")).read_bytes())
+        bytes_[-20000] ^= 1
+        (place / "bad.gguf").write_bytes(bytes_)
+        refused("verify", "-m", str(place / "bad.gguf"), code=1, says=["bad.gguf", "experts", "checksums do not match"])
+    refused("verify", "-m", model(), "--memory-budget", "1MiB", code=1, says=["budget"])
+    refused("verify", "-m", model(), "--threads", "-1", code=2, says=["--threads"])
+    refused("verify", "-m", "/nope", code=2, says=["/nope"])
 
 
 @test

@@ -149,6 +149,6 @@ def every_json_output_parses_and_names_what_is_not_utf8():
         for words in (["synth", "--preset", "maple-tiny", "-o", path], ["inspect", path],
                       ["pack", "-m", path, "-o", path + b".packed"], ["run", "-m", path, "-p", "hi", "-n", "2"],
                       ["bench", "-m", path, "--prompt-tokens", "8", "--gen-tokens", "2"],
-                      ["tokenize", "-m", path, "-p", "h\u00e9"]):
+                      ["tokenize", "-m", path, "-p", "h\u00e9"], ["verify", "-m", path]):
             json.loads(succeeds(*words, "--json").out.decode())
     json.loads(samara("models", "--json").out.decode())
