@@ -15,6 +15,7 @@ void add_perplexity(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_pack(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_verify(CLI::App& app);
 

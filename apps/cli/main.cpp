@@ -48,6 +48,7 @@ int run_program(int argc, char** argv) {
     samara::cli::add_tokenize(app);
     samara::cli::add_inspect(app);
     samara::cli::add_verify(app);
+    samara::cli::add_plan(app);
     samara::cli::add_pack(app);
     samara::cli::add_synth(app);
     app.add_subcommand("pull", "Download a published model (samara pull --help)");

@@ -7,7 +7,7 @@ import shlex
 from files import ids
 from harness import expect, folder, model, refused, samara, succeeds, test
 
-COMMANDS = ("run", "chat", "bench", "logits", "perplexity", "tokenize", "inspect", "verify", "pack", "synth", "pull",
+COMMANDS = ("run", "chat", "bench", "logits", "perplexity", "tokenize", "inspect", "verify", "plan", "pack", "synth", "pull",
             "models")
 
 
@@ -164,6 +164,66 @@ def verify_refuses_damage_and_small_budgets():
     refused("verify", "-m", model(), "--memory-budget", "1MiB", code=1, says=["budget"])
     refused("verify", "-m", model(), "--threads", "-1", code=2, says=["--threads"])
     refused("verify", "-m", "/nope", code=2, says=["/nope"])
+
+
+def plan(*words):
+    return succeeds("plan", *words, "--json").json
+
+
+@test
+def plan_counts_the_bytes_that_bench_counts():
+    for name in ("tiny.gguf", "packed.gguf"):
+        counted = succeeds("bench", "-m", model(name), "--prompt-tokens", "100", "--gen-tokens", "2", "--json").json
+        planned = plan("--device", "this", "-m", model(name), "--context", "102")
+        expect(planned["bytes_per_token"] == counted["bytes_per_token"], "equal bytes", (planned, counted))
+        expect(planned["memory_bytes"] == counted["planned_bytes"], "equal memory", (planned, counted))
+        expect(planned["prediction"] and planned["fits"] == "yes", "a prediction", planned)
+        expect(planned["first_token_seconds"] is None, "no guess of this processor's speed", planned)
+        expect(planned["bandwidth_bytes_per_second"]["low"] > 1e8, "a measured bandwidth", planned)
+
+
+@test
+def plan_of_a_preset_is_the_plan_of_its_packed_file():
+    with folder() as place:
+        dense = str(place / "dense.gguf")
+        succeeds("pack", "-m", model(), "-o", dense, "--layout", "dense")
+        for path, layout in ((model("packed.gguf"), "2bit"), (dense, "dense")):
+            shape = plan("--device", "galaxy-s25", "--preset", "maple-tiny", "--layout", layout, "--context", "1000")
+            of_file = plan("--device", "galaxy-s25", "-m", path, "--context", "1000")
+            expect(shape["bytes_per_token"] == of_file["bytes_per_token"], "equal bytes", (shape, of_file))
+            expect(shape["decode_tps"] == of_file["decode_tps"], "equal speed", (shape, of_file))
+            expect(abs(shape["memory_bytes"] / of_file["memory_bytes"] - 1) < 0.15, "about the memory", (shape, of_file))
+
+
+@test
+def plan_says_what_a_phone_could_do_and_where_its_figures_come_from():
+    for device in ("iphone-17-pro", "iphone-16-pro", "pixel-10-pro", "galaxy-s25"):
+        r = plan("--device", device, "--preset", "maple-20b")
+        expect(0 < r["decode_tps"]["low"] < r["decode_tps"]["high"] < 300, "a range", r)
+        expect(0 < r["first_token_seconds"]["low"] < r["first_token_seconds"]["high"] < 60, "a range", r)
+        expect(r["bandwidth_source"] and r["ram_source"] and r["cpu_source"], "sources", r)
+        expect(5.0e9 < r["memory_bytes"] < 6.0e9, "five gigabytes", r)
+        longer = plan("--device", device, "--preset", "maple-20b", "--context", "32768")
+        expect(longer["decode_tps"]["high"] < r["decode_tps"]["high"], "a longer context is slower", longer)
+        out = succeeds("plan", "--device", device, "--preset", "maple-20b").out
+        for words in (b"prediction, not a measurement", b"LPDDR5X", b"tokens/s", b"assumption", b"Phones slow down"):
+            expect(words in out, f"'{words.decode()}'", out)
+
+
+@test
+def plan_refuses_what_it_does_not_know():
+    preset = ("--preset", "maple-20b")
+    refused("plan", "--device", "nokia-3310", *preset, code=2, says=["--device", "iphone-17-pro", "nokia-3310"])
+    refused("plan", "--device", "", *preset, code=2, says=["--device"])
+    refused("plan", "--preset", "gpt-5", code=2, says=["maple-20b"])
+    refused("plan", "--preset", "llama-tiny", code=2, says=["--preset", "llama-tiny"])
+    refused("plan", "--device", "galaxy-s25", code=2, says=["--preset"])
+    refused("plan", *preset, "-m", model(), code=2, says=["--preset"])
+    refused("plan", "-m", "/nope", code=2, says=["/nope"])
+    for flag, value in (("--context", "-1"), ("--context", "131073"), ("--context", "99999999999999999999"),
+                        ("--prompt-tokens", "0"), ("--prompt-tokens", "-5"), ("--prompt-tokens", "1e9"),
+                        ("--threads", "257"), ("--layout", "3bit")):
+        refused("plan", "--device", "galaxy-s25", *preset, flag, value, code=2, says=[flag])
 
 
 @test
