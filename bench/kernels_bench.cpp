@@ -5,11 +5,13 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "src/kernels/kernels.hpp"
+#include "src/memory/arena.hpp"
 
 namespace samara::kernels {
 namespace {
@@ -47,6 +49,44 @@ void attend(benchmark::State& state, Isa isa, int heads, int head_dim) {
     state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
     state.counters["GB/s"] =
         benchmark::Counter(4.0 * head_dim * positions * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// A prompt's attention: 64 query rows together, as 16 tokens of 4 heads are.
+void attend_together(benchmark::State& state, Isa isa, int head_dim) {
+    const KernelTable& set = kernel_table(isa);
+    const auto positions = static_cast<int>(state.range(0));
+    const auto dim = static_cast<size_t>(head_dim);
+    std::vector<int16_t> k(static_cast<size_t>(positions) * dim);
+    std::mt19937 engine(2);
+    for (int16_t& x : k) x = static_cast<int16_t>(engine() % 65279 - 32639);
+    const std::vector<int16_t> v = k;
+    const std::vector<float> scales(static_cast<size_t>(positions), 1e-5f);
+    memory::Arena arena(size_t{1} << 20);  // aligned, as in the forward pass
+    const std::vector<float> normal = normals(kQueryRows * dim);
+    auto* q = arena.take<float>(static_cast<int64_t>(normal.size()));
+    std::copy(normal.begin(), normal.end(), q);
+    auto* begin = arena.take<float>(kQueryRows);
+    auto* end = arena.take<float>(kQueryRows);
+    std::fill_n(end, kQueryRows, static_cast<float>(kKeyBlock));
+    const QueryRows rows{kQueryRows,
+                         q,
+                         begin,
+                         end,
+                         arena.take<float>(kQueryRows),
+                         arena.take<float>(kQueryRows),
+                         arena.take<float>(int64_t{kQueryRows} * head_dim),
+                         arena.take<float>(attend_rows_scratch(head_dim))};
+    for (auto _ : state) {
+        for (int at = 0; at < positions; at += kKeyBlock) {
+            const auto row = static_cast<size_t>(at);
+            set.attend_rows(rows, head_dim, 0.088f,
+                            {k.data() + row * dim, v.data() + row * dim, scales.data() + row, scales.data() + row}, 0,
+                            kKeyBlock);
+            benchmark::DoNotOptimize(rows.out);
+        }
+    }
+    const double flops = 4.0 * kQueryRows * head_dim * positions;
+    state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void router(benchmark::State& state, Isa isa, Layout layout) {
@@ -114,6 +154,9 @@ void register_all() {
                 ->Arg(64)
                 ->Arg(4096);
         }
+        benchmark::RegisterBenchmark(("attend_rows/" + name + "/dim128").c_str(), attend_together, isa, 128)
+            ->Arg(64)
+            ->Arg(2048);
         benchmark::RegisterBenchmark(("router_bf16/" + name).c_str(), router, isa, Layout::kBfloat16)->Arg(1)->Arg(512);
         benchmark::RegisterBenchmark(("router_f16/" + name).c_str(), router, isa, Layout::kFloat16)->Arg(1)->Arg(512);
         benchmark::RegisterBenchmark(("router_f32/" + name).c_str(), router, isa, Layout::kFloat32)->Arg(1)->Arg(512);

@@ -572,6 +572,80 @@ TEST(Attention, AnAccumulatorOfMinusInfinityAndZerosMergesToTheNextBlock) {
     }
 }
 
+TEST(Attention, RowsTogetherGiveTheBitsOfEachRowAloneWhateverKeysEachSees) {
+    Random random(13);
+    constexpr int kBlocks = 3;
+    for (const Isa isa : supported_isas()) {
+        const KernelTable& set = kernel_table(isa);
+        for (const auto& [heads, dim, tokens, window] : {std::tuple{4, 128, 16, 1000},
+                                                         {4, 128, 16, 70},
+                                                         {1, 16, 64, 5},
+                                                         {3, 80, 21, 64},
+                                                         {5, 48, 12, 130},
+                                                         {9, 64, 1, 1000},
+                                                         {16, 256, 4, 65},
+                                                         {64, 16, 1, 1000}}) {
+            const int rows = heads * tokens;
+            for (const int position : {0, 3, 57, 64, kBlocks * 64 - tokens}) {  // of the first token
+                const int first = std::max(0, position - window + 1);
+                const int last = position + tokens;
+                std::vector<AttentionCase> blocks;
+                for (int b = 0; b < kBlocks; ++b) {
+                    blocks.push_back(attention_case(random, heads, dim, std::clamp(first - 64 * b, 0, 64),
+                                                    std::clamp(last - 64 * b, 0, 64)));
+                }
+                const std::vector<float> q = random.normals(rows * dim, 2.0f);
+                std::vector<float> transposed(static_cast<size_t>(dim * kQueryRows), 0.0f);
+                for (int r = 0; r < rows; ++r)
+                    for (int d = 0; d < dim; ++d)
+                        transposed[static_cast<size_t>((d % 16 * (dim / 16) + d / 16) * kQueryRows + r)] =
+                            q[static_cast<size_t>(r * dim + d)];
+                Attention found{std::vector<float>(kQueryRows, -kInfinity), std::vector<float>(kQueryRows, 0.0f),
+                                std::vector<float>(static_cast<size_t>(kQueryRows * dim), 0.0f)};
+                std::vector<float> begin(kQueryRows, 0.0f);
+                std::vector<float> end(kQueryRows, 0.0f);
+                std::vector<float> scratch(static_cast<size_t>(attend_rows_scratch(dim)), kNan);
+                std::vector<Attention> expected(static_cast<size_t>(tokens));
+                for (int b = 0; b < kBlocks; ++b) {
+                    AttentionCase& c = blocks[static_cast<size_t>(b)];
+                    if (c.begin == c.end) continue;
+                    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data()};
+                    for (int t = 0; t < tokens; ++t) {
+                        AttentionCase one = c;
+                        one.q.assign(q.begin() + t * heads * dim, q.begin() + (t + 1) * heads * dim);
+                        one.begin = std::clamp(position + t - window + 1 - 64 * b, 0, 64);
+                        one.end = std::clamp(position + t + 1 - 64 * b, 0, 64);
+                        for (int r = t * heads; r < (t + 1) * heads; ++r) {
+                            begin[static_cast<size_t>(r)] = static_cast<float>(one.begin);
+                            end[static_cast<size_t>(r)] = static_cast<float>(one.end);
+                        }
+                        if (one.begin >= one.end) continue;
+                        Attention next = attend(scalar_set(), one);
+                        Attention& acc = expected[static_cast<size_t>(t)];
+                        if (acc.max.empty()) {
+                            acc = next;
+                        } else {
+                            scalar_set().merge_blocks(acc.view(), next.view(), heads, dim);
+                        }
+                    }
+                    set.attend_rows({rows, transposed.data(), begin.data(), end.data(), found.max.data(),
+                                     found.sum.data(), found.out.data(), scratch.data()},
+                                    dim, c.scale, block, c.begin, c.end);
+                }
+                for (int t = 0; t < tokens; ++t) {
+                    const int r = t * heads;
+                    const Attention part{{found.max.begin() + r, found.max.begin() + r + heads},
+                                         {found.sum.begin() + r, found.sum.begin() + r + heads},
+                                         {found.out.begin() + r * dim, found.out.begin() + (r + heads) * dim}};
+                    expect_same(expected[static_cast<size_t>(t)], part,
+                                std::string(set.name) + " heads " + std::to_string(heads) + " dim " +
+                                    std::to_string(dim) + " token " + std::to_string(position + t));
+                }
+            }
+        }
+    }
+}
+
 // ---- float matmul
 
 struct FloatWeights {

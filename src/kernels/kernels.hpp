@@ -58,6 +58,22 @@ struct BlockResult {
     float* out = nullptr;  // (heads, head_dim)
 };
 
+inline constexpr int kQueryRows = 64;  // query rows that attend_rows takes together, a multiple of 16
+
+/// Query rows that share a KV head: heads of neighbouring tokens of one sequence. Padded to kQueryRows. Not owned.
+struct QueryRows {
+    int count = 0;                 // rows in use, 1 to kQueryRows
+    const float* q = nullptr;      // (16, head_dim/16, kQueryRows): [p][i] is dimension 16*i + p
+    const float* begin = nullptr;  // (kQueryRows): row r sees keys [begin, end) of the block, whole numbers in 0..64;
+    const float* end = nullptr;    // (kQueryRows)   begin >= end: none
+    float* max = nullptr;          // (kQueryRows): before the first block -inf
+    float* sum = nullptr;          // (kQueryRows): before the first block 0
+    float* out = nullptr;          // (kQueryRows, head_dim): before the first block 0
+    float* scratch = nullptr;      // attend_rows_scratch(head_dim)
+};
+/// Floats: keys, 64 columns of values, scores.
+constexpr int64_t attend_rows_scratch(int head_dim) { return int64_t{kKeyBlock} * (head_dim + 64 + kQueryRows); }
+
 /// One instruction set's kernels. All functions are pure, thread-safe and allocate nothing.
 struct KernelTable {
     std::string_view name;  // as isa_name gives it
@@ -95,6 +111,11 @@ struct KernelTable {
     /// 64 positions must be readable; those outside [begin, end) never count.
     void (*attend_block)(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                          const BlockResult& out);
+
+    /// attend_block for many rows, each over its own keys of one block, merged into rows.max, sum and out as
+    /// merge_blocks does: the same bits. [begin, end) spans the keys that any row sees, all of them written. Rows of
+    /// padding must be readable and finite.
+    void (*attend_rows)(const QueryRows& rows, int head_dim, float scale, const KvBlock& block, int begin, int end);
 
     /// Merges `next` into `acc` (earlier positions): m = max; sum = fma(sum_a, e_a, sum_n*e_n) with e = exp(old - m),
     /// out alike.

@@ -2,6 +2,7 @@
 // Builds one instruction set's table from the kernels written over the 16-lane interface.
 
 #include "src/kernels/attention.hpp"
+#include "src/kernels/attention_rows.hpp"
 #include "src/kernels/dense_matmul.hpp"
 #include "src/kernels/elementwise.hpp"
 #include "src/kernels/float_matmul.hpp"
@@ -37,6 +38,7 @@ constexpr KernelTable make_table(std::string_view name) {
     table.swiglu = swiglu<V>;
     table.rope = rope<V>;
     table.attend_block = attend_block<V>;
+    table.attend_rows = attend_rows<V>;
     table.merge_blocks = merge_blocks<V>;
     table.finish_attention = finish_attention<V>;
     table.exp = exp_all<V>;

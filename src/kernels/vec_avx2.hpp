@@ -23,6 +23,8 @@ struct Avx2Vec {
     static constexpr int kScoreKeys = 1;
     static constexpr int kValueHeads = 4;
     static constexpr int kValueChunks = 1;
+    static constexpr int kRowVectors = 1;
+    static constexpr int kRowKeys = 2;
     static constexpr int kMatmulRows = 2;
     static constexpr int kMatmulTokens = 2;
     static constexpr int kSingleRows = 4;

@@ -21,6 +21,8 @@ struct Avx512Vec {
     static constexpr int kScoreKeys = 4;
     static constexpr int kValueHeads = 4;
     static constexpr int kValueChunks = 4;
+    static constexpr int kRowVectors = 2;
+    static constexpr int kRowKeys = 4;
     static constexpr int kMatmulRows = 4;
     static constexpr int kMatmulTokens = 4;
     static constexpr int kSingleRows = 8;

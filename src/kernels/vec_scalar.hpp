@@ -25,11 +25,13 @@ struct ScalarVec {
         int32_t lane[16];
     };
 
-    // Shapes of the register tiles; see attention.hpp and float_matmul.hpp.
+    // Shapes of the register tiles; see attention.hpp, attention_rows.hpp and float_matmul.hpp.
     static constexpr int kScoreHeads = 1;
     static constexpr int kScoreKeys = 1;
     static constexpr int kValueHeads = 1;
     static constexpr int kValueChunks = 1;
+    static constexpr int kRowVectors = 1;
+    static constexpr int kRowKeys = 1;
     static constexpr int kMatmulRows = 1;
     static constexpr int kMatmulTokens = 1;
     static constexpr int kSingleRows = 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace samara::model {
@@ -14,6 +15,8 @@ using kernels::Matrix;
 
 // Tokens multiplied together: their quantised vectors stay in the second-level cache while weights stream past.
 constexpr int kTokenTile = 64;
+// Query rows that are worth a vector of 16 lanes: fewer go token by token.
+constexpr int kMinQueryRows = 9;
 // Rows handled by the calling thread alone: waking the pool costs more than two short vectors.
 constexpr int kInlineRows = 2;
 
@@ -24,6 +27,11 @@ int row_groups(const Matrix& m) { return ceil_div(m.rows, kRowGroup); }
 // Row groups a task takes: about eight tasks a thread, so that a slow core does not hold up a fast one, yet long
 // enough streams (four groups are 32 KiB of ternary weights).
 int chunk_for(int groups, int threads) { return std::max(4, ceil_div(groups, threads * 8)); }
+
+// Floats of kernels::QueryRows' arrays for one thread.
+int64_t query_rows_size(int head_dim) {
+    return int64_t{kernels::kQueryRows} * (2 * head_dim + 4) + kernels::attend_rows_scratch(head_dim);
+}
 
 // Rows [first, first + count) of `a`.
 kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
@@ -66,12 +74,17 @@ void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink)
 void Forward::gather(std::span<const SequenceInput> inputs) {
     tokens_.clear();
     wanted_.clear();
+    queries_.clear();
+    const int together = std::max(1, kernels::kQueryRows / (config_.heads / config_.kv_heads));
     for (size_t i = 0; i < inputs.size(); ++i) {
         for (size_t j = 0; j < inputs[i].tokens.size(); ++j) {
             if (static_cast<int>(j) >= inputs[i].logits_from) wanted_.push_back(static_cast<int>(tokens_.size()));
             tokens_.push_back(
                 {inputs[i].tokens[j], static_cast<int>(i), inputs[i].kv->length() + static_cast<int64_t>(j)});
         }
+        const auto end = static_cast<int>(tokens_.size());
+        for (int t = end - static_cast<int>(inputs[i].tokens.size()); t < end; t += together)
+            queries_.push_back({t, std::min(together, end - t)});
     }
     n_ = static_cast<int>(tokens_.size());
     const int64_t pairs = config_.rope_dims / 2;
@@ -98,8 +111,9 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
               {&w.wk, b_.qkv + config_.q_rows(), stride},
               {&w.wv, b_.qkv + config_.q_rows() + config_.kv_rows(), stride}});
     each_row(n_, [&](int t) { position_and_store(layer, t, inputs); });
-    pool_.run(n_ * config_.kv_heads, [&](int task, int thread) {
-        attend(layer, task / config_.kv_heads, task % config_.kv_heads, thread, inputs);
+    const auto groups = static_cast<int>(queries_.size());  // neighbouring tasks read one head's keys
+    pool_.run(groups * config_.kv_heads, [&](int task, int thread) {
+        attend(layer, queries_[static_cast<size_t>(task % groups)], task / groups, thread, inputs);
     });
     quantise_rows(b_.attended, n_, layer, "leaving attention");
     multiply(b_.attended.view(n_), n_, {{&w.wo, b_.projected, config_.hidden}});
@@ -140,8 +154,68 @@ void Forward::position_and_store(int layer, int t, std::span<const SequenceInput
     }
 }
 
+// The first key that the token at `position` sees.
+int64_t Forward::first_key(int layer, int64_t position) const {
+    const bool sliding = config_.sliding[static_cast<size_t>(layer)];
+    return sliding ? std::max<int64_t>(0, position - config_.window + 1) : 0;
+}
+
+// The query heads of neighbouring tokens that share KV head `kv_head`, over the keys that any of them sees.
+void Forward::attend(int layer, const QueryGroup& group, int kv_head, int thread,
+                     std::span<const SequenceInput> inputs) {
+    const int heads = config_.heads / config_.kv_heads;
+    const int dim = config_.head_dim;
+    const int count = group.count * heads;
+    if (count < kMinQueryRows || count > kernels::kQueryRows) {
+        for (int t = group.first; t < group.first + group.count; ++t) attend_token(layer, t, kv_head, thread, inputs);
+        return;
+    }
+    float* next = b_.query_rows + thread * query_rows_size(dim);
+    const auto take = [&](int64_t width) {
+        float* taken = next;
+        next += kernels::kQueryRows * width;
+        return taken;
+    };
+    float* q = take(dim);
+    float* begin = take(1);
+    float* end = take(1);
+    kernels::QueryRows rows{count, q, begin, end, take(1), take(1), take(dim), next};
+    std::fill_n(q, kernels::kQueryRows * dim, 0.0F);
+    std::fill_n(rows.max, kernels::kQueryRows, -std::numeric_limits<float>::infinity());
+    std::fill_n(rows.sum, kernels::kQueryRows, 0.0F);
+    std::fill_n(rows.out, kernels::kQueryRows * dim, 0.0F);
+    const int64_t stride = config_.q_rows() + 2 * int64_t{config_.kv_rows()};
+    for (int r = 0; r < count; ++r) {
+        const float* head = b_.qkv + (group.first + r / heads) * stride + int64_t{kv_head * heads + r % heads} * dim;
+        for (int d = 0; d < dim; ++d) q[(d % 16 * (dim / 16) + d / 16) * kernels::kQueryRows + r] = head[d];
+    }
+
+    const Token& token = tokens_[static_cast<size_t>(group.first)];
+    const memory::KvSequence& kv = *inputs[static_cast<size_t>(token.input)].kv;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+    const int64_t first = first_key(layer, token.position);
+    const int64_t last = token.position + group.count;
+    for (int64_t block = first / kKeyBlock; block * kKeyBlock < last; ++block) {
+        const int64_t start = block * kKeyBlock;
+        const auto within = [&](int64_t key) {
+            return static_cast<int>(std::clamp<int64_t>(key - start, 0, kKeyBlock));
+        };
+        for (int r = 0; r < kernels::kQueryRows; ++r) {
+            const int64_t position = token.position + r / heads;
+            begin[r] = static_cast<float>(within(first_key(layer, position)));
+            end[r] = r < count ? static_cast<float>(within(position + 1)) : 0;
+        }
+        kernels_.attend_rows(rows, dim, scale, kv.block(layer, kv_head, block), within(first), within(last));
+    }
+    for (int t = 0; t < group.count; ++t) {
+        const int64_t r = int64_t{t} * heads;
+        kernels_.finish_attention({rows.max + r, rows.sum + r, rows.out + r * dim}, heads, dim,
+                                  b_.attended.row(group.first + t) + kv_head * heads * dim);
+    }
+}
+
 // One token's query heads that share KV head `kv_head`, over the keys they see, block by block in ascending order.
-void Forward::attend(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs) {
+void Forward::attend_token(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs) {
     const Token& token = tokens_[static_cast<size_t>(t)];
     const memory::KvSequence& kv = *inputs[static_cast<size_t>(token.input)].kv;
     const int dim = config_.head_dim;
@@ -154,8 +228,7 @@ void Forward::attend(int layer, int t, int kv_head, int thread, std::span<const 
     const kernels::BlockResult total = result_at(scratch);
     const kernels::BlockResult next = result_at(scratch + result_size);
 
-    const bool sliding = config_.sliding[static_cast<size_t>(layer)];
-    const int64_t first = sliding ? std::max<int64_t>(0, token.position - config_.window + 1) : 0;
+    const int64_t first = first_key(layer, token.position);
     const int64_t end = token.position + 1;
     const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
     for (int64_t block = first / kKeyBlock; block * kKeyBlock < end; ++block) {
@@ -462,6 +535,7 @@ void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_token
     cos = arena.take<float>(n * (c.rope_dims / 2));
     sin = arena.take<float>(n * (c.rope_dims / 2));
     block_out = arena.take<float>(int64_t{threads} * 2 * (c.heads / c.kv_heads) * (c.head_dim + 2));
+    query_rows = arena.take<float>(threads * query_rows_size(c.head_dim));
     const int64_t head_rows = std::min<int64_t>(n, kHeadTile);
     head_input.take(arena, head_rows, c.hidden);
     logits = arena.take<float>(head_rows * c.vocab);
@@ -485,6 +559,7 @@ Forward::Forward(const ModelConfig& config, const Weights& weights, const kernel
       head_mode_(head) {
     b_.take(arena_, config, max_tokens, pool.size());
     tokens_.reserve(static_cast<size_t>(max_tokens));
+    queries_.reserve(static_cast<size_t>(max_tokens));
     wanted_.reserve(static_cast<size_t>(max_tokens));
     if (head_mode_ == HeadMode::kFull) return;
     screen_.emplace(weights.head, kernels, pool);

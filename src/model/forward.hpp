@@ -70,6 +70,7 @@ struct StepBuffers {
     float* cos = nullptr;             // (tokens, rope_dims/2)
     float* sin = nullptr;             // (tokens, rope_dims/2)
     float* block_out = nullptr;       // (threads, 2, group, head_dim + 2): attention blocks before merging
+    float* query_rows = nullptr;      // (threads, query_rows_size): kernels::QueryRows' arrays
     ActivationBuffer head_input;      // (kHeadTile, hidden)
     float* logits = nullptr;          // (kHeadTile, vocab)
 
@@ -101,6 +102,10 @@ class Forward {
         int input;
         int64_t position;
     };
+    struct QueryGroup {  // tokens of one input whose queries walk the keys together
+        int first;       // row of the step
+        int count;
+    };
     struct Product {  // out (tokens, stride) = activations times w
         const kernels::Matrix* w;
         float* out;
@@ -111,7 +116,9 @@ class Forward {
     void embed();
     void attention(int layer, std::span<const SequenceInput> inputs);
     void position_and_store(int layer, int t, std::span<const SequenceInput> inputs);
-    void attend(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs);
+    void attend(int layer, const QueryGroup& group, int kv_head, int thread, std::span<const SequenceInput> inputs);
+    void attend_token(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs);
+    int64_t first_key(int layer, int64_t position) const;
     void experts(int layer, std::span<const SequenceInput> inputs);
     void dense(int layer);
     void choose_experts(int layer, std::span<const SequenceInput> inputs);
@@ -137,9 +144,10 @@ class Forward {
     memory::Arena arena_;
     StepBuffers b_;
     std::vector<double> inverse_frequencies_;
-    std::vector<Token> tokens_;  // capacity max_tokens
-    std::vector<int> wanted_;    // rows of the step whose logits are wanted, capacity max_tokens
-    int n_ = 0;                  // rows of this step
+    std::vector<Token> tokens_;        // capacity max_tokens
+    std::vector<QueryGroup> queries_;  // capacity max_tokens
+    std::vector<int> wanted_;          // rows of the step whose logits are wanted, capacity max_tokens
+    int n_ = 0;                        // rows of this step
     HeadMode head_mode_;
     std::optional<ScreenedHead> screen_;
     TopLogits checked_;  // what the whole head gives, to compare
