@@ -212,6 +212,8 @@ static void test_null_everywhere(samara_engine* engine) {
     CHECK(samara_kv_bytes(NULL, 1) == 0);
     REFUSED(samara_get_model_info(NULL, NULL), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_get_model_info(engine, NULL), SAMARA_INVALID_ARGUMENT);
+    REFUSED(samara_get_step_seconds(NULL, NULL), SAMARA_INVALID_ARGUMENT);
+    REFUSED(samara_get_step_seconds(engine, NULL), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(engine, NULL, &text, &length), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(NULL, "a", &text, &length), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(engine, "a", NULL, NULL), SAMARA_INVALID_ARGUMENT);
@@ -244,6 +246,9 @@ static void test_metadata(samara_engine* engine) {
     CHECK(info.memory.total ==
           info.memory.weights_mapped + info.memory.weights_owned + info.memory.kv_cache + info.memory.scratch);
     CHECK(samara_kv_bytes(engine, 100) > samara_kv_bytes(engine, 1));
+    samara_step_seconds seconds = {.struct_size = sizeof seconds};
+    OK(samara_get_step_seconds(engine, &seconds));
+    CHECK(seconds.router == 0 && seconds.experts >= 0); /* a dense model has no router */
     const char* text = NULL;
     size_t length = 0, count = 0;
     int64_t integer = 0;

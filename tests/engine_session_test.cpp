@@ -1,8 +1,10 @@
 // What sessions and steps promise: nothing half done, nothing silent.
 
+#include <atomic>
 #include <limits>
 #include <thread>
 
+#include "src/kernels/kernels.hpp"
 #include "tests/engine_models.hpp"
 
 namespace samara {
@@ -252,6 +254,33 @@ TEST(EngineSession, AnExceptionInACallbackLeavesTheSessionUsable) {
     EXPECT_EQ(s->tokens().size(), 20U);
     const auto rest = step_all(*s, std::span(tokens).subspan(20));
     EXPECT_TRUE(same_bits(rest, std::span(expected).last(rest.size())));
+}
+
+// In a mixture of experts other tasks wait for the hidden vectors that cannot be made.
+TEST(EngineSession, AnOverflowInsideTheExpertsNamesTheLayerAndLeavesTheSessionUsable) {
+    static std::atomic<int> calls{0};
+    static const kernels::KernelTable& table = kernels::kernel_table(kernels::parse_isa("auto"));
+    kernels::KernelTable broken = table;
+    broken.swiglu = [](const float* gate, const float* up, int n, float limit, float* out) {
+        table.swiglu(gate, up, n, limit, out);
+        if (calls.fetch_add(1) == 0) out[n - 1] = std::numeric_limits<float>::infinity();
+    };
+    LoadOptions o = options();
+    o.path = synthetic_model("maple-tiny", "tq2_0");
+    o.kernels = &broken;
+    const auto e = Engine::load(o);
+    for (const int length : {1, 40}) {
+        const auto tokens = prompt(length, e->info().vocab);
+        const auto s = e->create_session();
+        calls = 0;
+        const Error error = error_of([&] { add(*s, tokens); });
+        EXPECT_EQ(error.code(), ErrorCode::kNumeric);
+        EXPECT_NE(std::string(error.what()).find("layer 0: the activations inside the experts"), std::string::npos)
+            << error.what();
+        add(*s, tokens);
+        const auto all = logits_of(*e, tokens);
+        EXPECT_TRUE(same_bits(s->logits(), std::span(all).last(s->logits().size())));
+    }
 }
 
 TEST(EngineSession, SessionsOnSeveralThreadsStepOneAfterTheOther) {

@@ -36,8 +36,16 @@ double cpu_seconds() {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+samara_step_seconds step_seconds(const samara_engine* engine) {
+    samara_step_seconds s{};
+    s.struct_size = sizeof s;
+    check(samara_get_step_seconds(engine, &s));
+    return s;
+}
+
 struct Round {
     double prefill_seconds = 0, decode_seconds = 0, decode_cpu_seconds = 0;
+    samara_step_seconds decode_parts{};
     samara_generate_result generated{};
 };
 
@@ -55,6 +63,7 @@ Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
     auto start = Clock::now();
     prefill(engine, session.get(), tokens, false);
     r.prefill_seconds = seconds_since(start);
+    const samara_step_seconds before = step_seconds(engine);
     const double cpu = cpu_seconds();
     start = Clock::now();
     samara_generate_params p{};
@@ -67,6 +76,12 @@ Round measure(samara_engine* engine, const Options& o, uint32_t vocab) {
     if (interrupted()) throw Error(ErrorCode::kCancelled, "bench was stopped");
     r.decode_seconds = seconds_since(start);
     r.decode_cpu_seconds = cpu_seconds() - cpu;
+    const samara_step_seconds after = step_seconds(engine);
+    r.decode_parts.attention = after.attention - before.attention;
+    r.decode_parts.kv = after.kv - before.kv;
+    r.decode_parts.router = after.router - before.router;
+    r.decode_parts.experts = after.experts - before.experts;
+    r.decode_parts.head = after.head - before.head;
     return r;
 }
 
@@ -86,6 +101,10 @@ void print_table(const nlohmann::json& r) {
                       r["decode_tps"].get<double>(), r["gen_tokens"].get<int>(),
                       r["cpu_seconds_per_token"].get<double>()));
     print(fmt::format("reads {:.1f} MB a token:{}\n", bytes["total"].get<double>() / 1e6, parts));
+    parts.clear();
+    for (const auto& [name, value] : r["seconds_per_token"].items())
+        parts += fmt::format("  {} {:.2f} ms", name, value.get<double>() * 1e3);
+    print(fmt::format("takes {:.2f} ms a token:{}\n", 1e3 / r["decode_tps"].get<double>(), parts));
     print(fmt::format("memory {:.2f} GB/s; decode uses {:.0f} % of it\n", r["bandwidth_gbps"].get<double>(),
                       r["roofline_fraction"].get<double>() * 100));
     if (r["speculation"] != "off") {
@@ -112,6 +131,7 @@ void run(Options o) {
 
     // The first round warms pages and caches, and is where a user's first token comes from.
     std::vector<double> prefill_seconds, decode_seconds, decode_cpu;
+    double attention = 0, kv_seconds = 0, router = 0, experts = 0, head_seconds = 0;  // of all rounds' decoding
     double first_token_seconds = 0;
     samara_generate_result generated{};
     ProgressBar bar("measuring, round", ProgressBar::Unit::kSteps);
@@ -127,6 +147,11 @@ void run(Options o) {
         decode_seconds.push_back(round.decode_seconds);
         decode_cpu.push_back(round.decode_cpu_seconds);
         generated = round.generated;
+        attention += round.decode_parts.attention;
+        kv_seconds += round.decode_parts.kv;
+        router += round.decode_parts.router;
+        experts += round.decode_parts.experts;
+        head_seconds += round.decode_parts.head;
     }
     bar.clear();
     std::vector<ForcedDraft> forced;
@@ -142,6 +167,8 @@ void run(Options o) {
     const uint64_t total =
         info.bytes_attention + info.bytes_experts + info.bytes_router + head + info.bytes_embedding + kv;
     const double decode_tps = o.gen_tokens / median(decode_seconds);
+    const double tokens = std::max(1.0, static_cast<double>(o.gen_tokens) * o.rounds);
+    const char* feed_forward = info.experts > 0 ? "experts" : "feed_forward";
     nlohmann::json result{
         {"model", o.load.model},
         {"cpu", samara_cpu_name()},
@@ -165,12 +192,18 @@ void run(Options o) {
         {"kv_cache_bytes", info.memory.kv_cache},
         {"bytes_per_token",
          {{"attention", info.bytes_attention},
-          {info.experts > 0 ? "experts" : "feed_forward", info.bytes_experts},
+          {feed_forward, info.bytes_experts},
           {"router", info.bytes_router},
           {"head", head},
           {"embedding", info.bytes_embedding},
           {"kv", kv},
           {"total", total}}},
+        {"seconds_per_token",
+         {{"attention", attention / tokens},
+          {feed_forward, experts / tokens},
+          {"router", router / tokens},
+          {"head", head_seconds / tokens},
+          {"kv", kv_seconds / tokens}}},
         {"bandwidth_gbps", bandwidth / 1e9},
         {"cpu_seconds_per_token", o.gen_tokens == 0 ? 0.0 : median(decode_cpu) / o.gen_tokens},
         {"roofline_fraction", static_cast<double>(total) * decode_tps / bandwidth},

@@ -68,6 +68,11 @@ struct TopTokens {
     std::span<const float> logits;
 };
 
+/// Wall time of all steps so far by part, in seconds; the parts are ModelInfo's bytes_*, and kv attends to the cache.
+struct StepSeconds {
+    double attention = 0, kv = 0, router = 0, experts = 0, head = 0;
+};
+
 class Session;
 
 struct StepInput {
@@ -96,6 +101,7 @@ class Engine {
     const formats::Metadata& metadata() const;
     uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
     uint64_t head_bytes() const;  // of the head read by a step of one token: the mean so far where it is screened
+    StepSeconds step_seconds() const;
     bool screens_head() const;    // kTop reads the head in part
     /// Tokens after the first of a step that Session::truncate takes back without computing anything again: bounded by
     /// max_step_tokens and, where layers slide, by rewind_span.

@@ -119,6 +119,14 @@ SAMARA_API samara_status samara_get_model_info(const samara_engine *engine, sama
 SAMARA_API uint64_t samara_kv_bytes(const samara_engine *engine, uint64_t position); /* read for one token there */
 SAMARA_API uint64_t samara_head_bytes(const samara_engine *engine); /* of the head, a generated token; the mean so far */
 
+/* Wall time of all steps so far, in seconds, by the parts whose bytes are counted; kv: attending to the cache. */
+typedef struct samara_step_seconds {
+    size_t struct_size;
+    double attention, kv, router, experts, head;
+} samara_step_seconds;
+
+SAMARA_API samara_status samara_get_step_seconds(const samara_engine *engine, samara_step_seconds *seconds);
+
 /* Metadata of the model file, by GGUF key. Pointers are the engine's and live as long as it does. SAMARA_FORMAT when
  * the key is absent or of another kind. */
 SAMARA_API samara_status samara_meta_string(const samara_engine *engine, const char *key, const char **value, size_t *length);

@@ -222,6 +222,14 @@ uint64_t samara_kv_bytes(const samara_engine* engine, uint64_t position) {
 
 uint64_t samara_head_bytes(const samara_engine* engine) { return engine == nullptr ? 0 : engine->engine->head_bytes(); }
 
+samara_status samara_get_step_seconds(const samara_engine* engine, samara_step_seconds* seconds) {
+    return guarded([&] {
+        require(engine != nullptr && seconds != nullptr, "samara_get_step_seconds: NULL argument");
+        const samara::StepSeconds s = engine->engine->step_seconds();
+        give(seconds, samara_step_seconds{sizeof(samara_step_seconds), s.attention, s.kv, s.router, s.experts, s.head});
+    });
+}
+
 samara_status samara_meta_string(const samara_engine* engine, const char* key, const char** value, size_t* length) {
     return guarded([&] {
         require(engine != nullptr && key != nullptr && value != nullptr && length != nullptr,

@@ -261,6 +261,12 @@ uint64_t Engine::head_bytes() const {
     return counts->bytes / (counts->steps - counts->fallbacks);
 }
 
+StepSeconds Engine::step_seconds() const {
+    if (!state_->forward) return {};
+    const model::PartSeconds& s = state_->forward->seconds();
+    return {s.attention, s.kv, s.router, s.experts, s.head};
+}
+
 bool Engine::screens_head() const { return state_->forward != nullptr && state_->forward->screen_counts() != nullptr; }
 
 int Engine::max_draft() const {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMaxTokens = 4;            // 6 sums each; beyond, unpacking to kTernary is as fast
 constexpr int kFields = kDenseCols / 4;  // codes in a byte
-constexpr int64_t kFar = 2048;           // into L2
+constexpr int64_t kFar = 4096;           // into L2
 constexpr int64_t kNear = 1024;          // from there into L1
 constexpr int64_t kUnpackAhead = 16384;  // multiplying what was unpacked takes longer than reading it
 

@@ -33,6 +33,13 @@ int64_t query_rows_size(int head_dim) {
     return int64_t{kernels::kQueryRows} * (2 * head_dim + 4) + kernels::attend_rows_scratch(head_dim);
 }
 
+// What Forward::unhidden_ holds for an expert whose hidden vectors could not be made.
+constexpr int kNotFinite = -1;
+
+Error not_finite(int layer, const char* where) {
+    return {ErrorCode::kNumeric, "layer " + std::to_string(layer) + ": the activations " + where + " are not finite"};
+}
+
 // Rows [first, first + count) of `a`.
 kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
     a.n = count;
@@ -52,6 +59,7 @@ kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
 // The forward pass. Read from here.
 
 void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink) {
+    lap_start_ = std::chrono::steady_clock::now();
     gather(inputs);
     embed();
     for (int layer = 0; layer < config_.layers; ++layer) {
@@ -68,6 +76,7 @@ void Forward::run(std::span<const SequenceInput> inputs, const LogitsSink& sink)
         }
     }
     logits(inputs, sink);
+    lap(seconds_.head);
 }
 
 // The rows of the step: every token with its absolute position and that position's rotation.
@@ -111,13 +120,16 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
               {&w.wk, b_.qkv + config_.q_rows(), stride},
               {&w.wv, b_.qkv + config_.q_rows() + config_.kv_rows(), stride}});
     each_row(n_, [&](int t) { position_and_store(layer, t, inputs); });
+    lap(seconds_.attention);
     const auto groups = static_cast<int>(queries_.size());  // neighbouring tasks read one head's keys
     pool_.run(groups * config_.kv_heads, [&](int task, int thread) {
         attend(layer, queries_[static_cast<size_t>(task % groups)], task / groups, thread, inputs);
     });
+    lap(seconds_.kv);
     quantise_rows(b_.attended, n_, layer, "leaving attention");
     multiply(b_.attended.view(n_), n_, {{&w.wo, b_.projected, config_.hidden}});
     add_projected();
+    lap(seconds_.attention);
 }
 
 // Norms each query and key head, rotates it where this layer has positions, and writes key and value to the cache.
@@ -249,6 +261,7 @@ void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
     quantise_rows(b_.normed, n_, layer, "entering the experts");
     choose_experts(layer, inputs);
     sort_slots();
+    lap(seconds_.router);
 
     const int used = config_.experts_used;
     const int slots = n_ * used;
@@ -256,35 +269,44 @@ void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
     for (int e = 0; e < config_.experts; ++e) {
         if (b_.expert_begin[e + 1] > b_.expert_begin[e]) b_.active[active++] = e;
     }
-    const Matrix& shape = w.experts.front().gate;
-    const int chunk = std::min(row_groups(shape), chunk_for(active * 2 * row_groups(shape), pool_.size()));
-    const int parts = ceil_div(row_groups(shape), chunk);
+    // One parallel region. Its tasks start in order, gate and up of every expert before any down, so that a down seldom
+    // waits for its hidden vectors; whoever ends the last part of an expert's gate and up makes them.
+    const FeedForward& shape = w.experts.front();
+    const int chunk = std::min(row_groups(shape.gate), chunk_for(active * 2 * row_groups(shape.gate), pool_.size()));
+    const int parts = ceil_div(row_groups(shape.gate), chunk);
+    const int down_chunk = std::min(row_groups(shape.down), chunk_for(active * row_groups(shape.down), pool_.size()));
+    const int down_parts = ceil_div(row_groups(shape.down), down_chunk);
+    const int inner_tasks = active * 2 * parts;
+    for (int i = 0; i < active; ++i) unhidden_[i].store(2 * parts + 1, std::memory_order_relaxed);
     const kernels::Activations entering = b_.normed.view(n_);
-    pool_.run(active * 2 * parts, [&](int task, int) {
-        const int e = b_.active[task / (2 * parts)];
-        const bool is_up = task / parts % 2 == 1;
-        const FeedForward& f = w.experts[static_cast<size_t>(e)];
-        const Matrix& m = is_up ? f.up : f.gate;
-        const int first = task % parts * chunk;
-        const int slot = b_.expert_begin[e];
-        kernels_.matmul(m, first, std::min(first + chunk, row_groups(m)), entering, b_.slot_token + slot,
-                        b_.expert_begin[e + 1] - slot, (is_up ? b_.up : b_.gate) + int64_t{slot} * m.rows, m.rows);
-    });
-
-    activate(slots, layer, "inside the experts");
-
-    const Matrix& down = w.experts.front().down;
-    const int down_chunk = std::min(row_groups(down), chunk_for(active * row_groups(down), pool_.size()));
-    const int down_parts = ceil_div(row_groups(down), down_chunk);
     const kernels::Activations hidden = b_.expert_hidden.view(slots);
-    pool_.run(active * down_parts, [&](int task, int) {
-        const int e = b_.active[task / down_parts];
-        const Matrix& m = w.experts[static_cast<size_t>(e)].down;
-        const int first = task % down_parts * down_chunk;
+    pool_.run(inner_tasks + active * down_parts, [&](int task, int) {
+        const bool is_down = task >= inner_tasks;
+        const int i = is_down ? (task - inner_tasks) / down_parts : task / (2 * parts);
+        const int e = b_.active[i];
+        const FeedForward& f = w.experts[static_cast<size_t>(e)];
         const int slot = b_.expert_begin[e];
         const int count = b_.expert_begin[e + 1] - slot;
-        kernels_.matmul(m, first, std::min(first + down_chunk, row_groups(m)), rows_of(hidden, slot, count), nullptr,
-                        count, b_.expert_out + int64_t{slot} * m.rows, m.rows);
+        std::atomic<int>& unhidden = unhidden_[i];
+        if (is_down) {
+            platform::spin_until([&] { return unhidden.load(std::memory_order_acquire) <= 0; });
+            if (unhidden.load(std::memory_order_relaxed) == kNotFinite) return;
+            const int first = (task - inner_tasks) % down_parts * down_chunk;
+            kernels_.matmul(f.down, first, std::min(first + down_chunk, row_groups(f.down)),
+                            rows_of(hidden, slot, count), nullptr, count, b_.expert_out + int64_t{slot} * f.down.rows,
+                            f.down.rows);
+            return;
+        }
+        const bool is_up = task / parts % 2 == 1;
+        const Matrix& m = is_up ? f.up : f.gate;
+        const int first = task % parts * chunk;
+        kernels_.matmul(m, first, std::min(first + chunk, row_groups(m)), entering, b_.slot_token + slot, count,
+                        (is_up ? b_.up : b_.gate) + int64_t{slot} * m.rows, m.rows);
+        if (unhidden.fetch_sub(1, std::memory_order_acq_rel) > 2) return;
+        bool finite = true;
+        for (int s = slot; s < slot + count && finite; ++s) finite = activate(s, layer);
+        unhidden.store(finite ? 0 : kNotFinite, std::memory_order_release);
+        if (!finite) throw not_finite(layer, "inside the experts");
     });
 
     each_row(n_, [&](int t) {
@@ -294,6 +316,7 @@ void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
                                 b_.residual + int64_t{t} * config_.hidden);
         }
     });
+    lap(seconds_.experts);
 }
 
 void Forward::choose_experts(int layer, std::span<const SequenceInput> inputs) {
@@ -339,9 +362,12 @@ void Forward::dense(int layer) {
     norm(w.ffn_norm);
     quantise_rows(b_.normed, n_, layer, "entering the feed-forward");
     multiply(b_.normed.view(n_), n_, {{&f.gate, b_.gate, config_.ffn}, {&f.up, b_.up, config_.ffn}});
-    activate(n_, layer, "inside the feed-forward");
+    each_row(n_, [&](int t) {
+        if (!activate(t, layer)) throw not_finite(layer, "inside the feed-forward");
+    });
     multiply(b_.expert_hidden.view(n_), n_, {{&f.down, b_.projected, config_.hidden}});
     add_projected();
+    lap(seconds_.experts);
 }
 
 // logits = head * rms_norm(residual), for the rows that asked, a tile at a time
@@ -423,14 +449,13 @@ void Forward::norm(const float* weight) {
     });
 }
 
-// The inner vectors of a feed-forward: swiglu of gate and up with this layer's clamp, quantised for the way down.
-void Forward::activate(int rows, int layer, const char* where) {
-    each_row(rows, [&](int r) {
-        const int64_t at = int64_t{r} * config_.ffn;
-        kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, config_.clamp[static_cast<size_t>(layer)],
-                        b_.expert_hidden.row(r));
-    });
-    quantise_rows(b_.expert_hidden, rows, layer, where);
+// The inner vector `row` of a feed-forward: swiglu of gate and up with this layer's clamp, quantised for the way down.
+// False when a value is not finite.
+bool Forward::activate(int row, int layer) {
+    const int64_t at = int64_t{row} * config_.ffn;
+    kernels_.swiglu(b_.gate + at, b_.up + at, config_.ffn, config_.clamp[static_cast<size_t>(layer)],
+                    b_.expert_hidden.row(row));
+    return b_.expert_hidden.quantise(kernels_, row);
 }
 
 void Forward::add_projected() {
@@ -442,6 +467,13 @@ void Forward::add_projected() {
 
 // ---------------------------------------------------------------------------------------------------------------
 // How the work is shared out, and where the buffers lie.
+
+// Counts the time since the last call, or the start of the run, to `part`.
+void Forward::lap(double& part) {
+    const auto now = std::chrono::steady_clock::now();
+    part += std::chrono::duration<double>(now - lap_start_).count();
+    lap_start_ = now;
+}
 
 template <class Body>
 void Forward::each_row(int rows, Body&& body) {
@@ -457,10 +489,7 @@ void Forward::each_row(int rows, Body&& body) {
 
 void Forward::quantise_rows(const ActivationBuffer& buffer, int rows, int layer, const char* where) {
     each_row(rows, [&](int r) {
-        if (!buffer.quantise(kernels_, r)) {
-            throw Error(ErrorCode::kNumeric,
-                        "layer " + std::to_string(layer) + ": the activations " + where + " are not finite");
-        }
+        if (!buffer.quantise(kernels_, r)) throw not_finite(layer, where);
     });
 }
 
@@ -560,6 +589,7 @@ Forward::Forward(const ModelConfig& config, const Weights& weights, const kernel
     b_.take(arena_, config, max_tokens, pool.size());
     tokens_.reserve(static_cast<size_t>(max_tokens));
     queries_.reserve(static_cast<size_t>(max_tokens));
+    unhidden_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(config.experts));
     wanted_.reserve(static_cast<size_t>(max_tokens));
     if (head_mode_ == HeadMode::kFull) return;
     screen_.emplace(weights.head, kernels, pool);

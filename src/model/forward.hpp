@@ -2,8 +2,10 @@
 // One forward pass over tokens of one or several sequences, from token ids to logits.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -77,6 +79,12 @@ struct StepBuffers {
     void take(memory::Arena& arena, const ModelConfig& config, int max_tokens, int threads);
 };
 
+/// Wall time by part, in seconds; the parts are those whose bytes are counted (kv: attending to the cache), each with
+/// the vector work that leads to it.
+struct PartSeconds {
+    double attention = 0, kv = 0, router = 0, experts = 0, head = 0;
+};
+
 inline constexpr int kHeadTile = 16;  // tokens whose logits are computed together
 
 class Forward {
@@ -95,6 +103,9 @@ class Forward {
 
     /// What the screened head has done so far; null when the head is always read whole.
     const ScreenCounts* screen_counts() const { return screen_ ? &screen_->counts() : nullptr; }
+
+    /// Where the time of all runs so far went.
+    const PartSeconds& seconds() const { return seconds_; }
 
   private:
     struct Token {  // one row of the step
@@ -124,12 +135,13 @@ class Forward {
     void choose_experts(int layer, std::span<const SequenceInput> inputs);
     void sort_slots();
     void norm(const float* weight);
-    void activate(int rows, int layer, const char* where);
+    bool activate(int row, int layer);
     void add_projected();
     void logits(std::span<const SequenceInput> inputs, const LogitsSink& sink);
     void top_logits(TopLogits& top);
     TopLogits* wanted_top(std::span<const SequenceInput> inputs, int row) const;
     void check_screen(const TopLogits& top);
+    void lap(double& part);
 
     template <class Body>
     void each_row(int rows, Body&& body);
@@ -147,10 +159,14 @@ class Forward {
     std::vector<Token> tokens_;        // capacity max_tokens
     std::vector<QueryGroup> queries_;  // capacity max_tokens
     std::vector<int> wanted_;          // rows of the step whose logits are wanted, capacity max_tokens
-    int n_ = 0;                        // rows of this step
+    // (experts): for each active expert, parts of gate and up that are left, and 1 until its hidden vectors are made
+    std::unique_ptr<std::atomic<int>[]> unhidden_;
+    int n_ = 0;  // rows of this step
     HeadMode head_mode_;
     std::optional<ScreenedHead> screen_;
     TopLogits checked_;  // what the whole head gives, to compare
+    PartSeconds seconds_;
+    std::chrono::steady_clock::time_point lap_start_;
 };
 
 }  // namespace samara::model

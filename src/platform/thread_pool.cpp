@@ -23,6 +23,14 @@ void pause_cpu() {
 
 }  // namespace
 
+void rest(int spins) {
+    if (spins < kSpins) {
+        pause_cpu();
+    } else {
+        std::this_thread::yield();
+    }
+}
+
 int available_cpus() {
 #if defined(__linux__)
     cpu_set_t set;
@@ -62,13 +70,7 @@ void ThreadPool::run_region(int tasks, Entry entry, void* body) {
     if (sleepers_.load() > 0) epoch_.notify_all();
 
     work(epoch, 0);
-    for (int spins = 0; done_.load(std::memory_order_acquire) < tasks; ++spins) {
-        if (spins < kSpins) {
-            pause_cpu();
-        } else {
-            std::this_thread::yield();
-        }
-    }
+    spin_until([&] { return done_.load(std::memory_order_acquire) >= tasks; });
     std::exception_ptr failure;
     {
         const std::lock_guard lock(failure_mutex_);

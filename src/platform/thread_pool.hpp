@@ -16,6 +16,15 @@ namespace samara::platform {
 /// Number of CPUs this process may run on, at least 1.
 int available_cpus();
 
+/// Lets the CPU rest for an instant; after some thousand calls of one wait, `spins`, lets other threads run.
+void rest(int spins);
+
+/// Waits for something that another thread does within microseconds.
+template <class Done>
+void spin_until(Done&& done) {
+    for (int spins = 0; !done(); ++spins) rest(spins);
+}
+
 class ThreadPool {
   public:
     /// `threads` >= 1 counts the calling thread: threads - 1 workers are started.
