@@ -40,8 +40,8 @@ void attend(benchmark::State& state, Isa isa, int heads, int head_dim) {
         for (int at = 0; at < positions; at += kKeyBlock) {
             const auto row = static_cast<size_t>(at);
             set.attend_block(q.data(), heads, head_dim, scale,
-                             {k.data() + row * dim, v.data() + row * dim, scales.data() + row, scales.data() + row}, 0,
-                             kKeyBlock, {max.data(), sum.data(), out.data()});
+                             {k.data() + row * dim, v.data() + row * dim, scales.data() + row, scales.data() + row, 0},
+                             0, kKeyBlock, {max.data(), sum.data(), out.data()});
             benchmark::DoNotOptimize(out.data());
         }
     }
@@ -80,8 +80,8 @@ void attend_together(benchmark::State& state, Isa isa, int head_dim) {
         for (int at = 0; at < positions; at += kKeyBlock) {
             const auto row = static_cast<size_t>(at);
             set.attend_rows(rows, head_dim, 0.088f,
-                            {k.data() + row * dim, v.data() + row * dim, scales.data() + row, scales.data() + row}, 0,
-                            kKeyBlock);
+                            {k.data() + row * dim, v.data() + row * dim, scales.data() + row, scales.data() + row, 0},
+                            0, kKeyBlock);
             benchmark::DoNotOptimize(rows.out);
         }
     }

@@ -432,7 +432,7 @@ Attention attend(const KernelTable& set, const AttentionCase& c) {
     const auto heads = static_cast<size_t>(c.heads);
     Attention r{std::vector<float>(heads, 9), std::vector<float>(heads, 9),
                 std::vector<float>(heads * static_cast<size_t>(c.head_dim), 9)};
-    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data()};
+    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data(), 0};
     set.attend_block(c.q.data(), c.heads, c.head_dim, c.scale, block, c.begin, c.end, r.view());
     return r;
 }
@@ -609,7 +609,7 @@ TEST(Attention, RowsTogetherGiveTheBitsOfEachRowAloneWhateverKeysEachSees) {
                 for (int b = 0; b < kBlocks; ++b) {
                     AttentionCase& c = blocks[static_cast<size_t>(b)];
                     if (c.begin == c.end) continue;
-                    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data()};
+                    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data(), 0};
                     for (int t = 0; t < tokens; ++t) {
                         AttentionCase one = c;
                         one.q.assign(q.begin() + t * heads * dim, q.begin() + (t + 1) * heads * dim);

@@ -16,10 +16,17 @@ namespace samara::kernels {
 namespace {
 
 constexpr int kHeadsAtOnce = 16;  // query heads that share one pass over the keys
+constexpr int kLine = 32;         // 16-bit integers in a cache line
 
-/// Partial sums of kHeads x kKeys scores. `sums` is (heads, 16 keys).
+/// Brings the line `bytes` after `p` into the second-level cache: keys and values come in pieces that are too short for
+/// the hardware's own prefetching.
+[[gnu::always_inline]] inline void fetch_ahead(const int16_t* p, int64_t bytes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(p) + bytes, 0, 2);
+}
+
+/// Partial sums of kHeads x kKeys scores. `sums` is (heads, 16 keys). `next`: see KvBlock.
 template <class V, int kHeads, int kKeys>
-inline void score_tile(const float* q, const int16_t* keys, int head_dim, typename V::F* sums) {
+inline void score_tile(const float* q, const int16_t* keys, int head_dim, int64_t next, typename V::F* sums) {
     typename V::F acc[kHeads][kKeys];
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h)
@@ -29,6 +36,10 @@ inline void score_tile(const float* q, const int16_t* keys, int head_dim, typena
         typename V::F k[kKeys];
 #pragma GCC unroll 16
         for (int j = 0; j < kKeys; ++j) k[j] = V::load_i16(keys + j * head_dim + d);
+        if (d % kLine == 0) {
+#pragma GCC unroll 16
+            for (int j = 0; j < kKeys; ++j) fetch_ahead(keys + j * head_dim + d, next);
+        }
 #pragma GCC unroll 16
         for (int h = 0; h < kHeads; ++h) {
             const auto qh = V::load(q + h * head_dim + d);
@@ -44,16 +55,17 @@ inline void score_tile(const float* q, const int16_t* keys, int head_dim, typena
 
 /// Scores of kHeads heads against 16 keys, not yet scaled by the key. scores is (heads, 64).
 template <class V, int kHeads>
-inline void score_heads(const float* q, const int16_t* keys, int head_dim, typename V::F key_scale, float* scores) {
+inline void score_heads(const float* q, const int16_t* keys, int head_dim, int64_t next, typename V::F key_scale,
+                        float* scores) {
     typename V::F sums[kHeads * 16];
     for (int j = 0; j < 16; j += V::kScoreKeys)
-        score_tile<V, kHeads, V::kScoreKeys>(q, keys + j * head_dim, head_dim, sums + j);
+        score_tile<V, kHeads, V::kScoreKeys>(q, keys + j * head_dim, head_dim, next, sums + j);
     for (int h = 0; h < kHeads; ++h) V::store(scores + h * kKeyBlock, V::mul(V::tree_sum16(sums + h * 16), key_scale));
 }
 
 /// out[h][0..16*kChunks) = sum over keys [begin, end) of w[h][j] * v[j]. w is (heads, 64).
 template <class V, int kHeads, int kChunks>
-inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin, int end, float* out) {
+inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin, int end, int64_t next, float* out) {
     typename V::F acc[kHeads][kChunks];
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h)
@@ -63,6 +75,8 @@ inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin
         typename V::F value[kChunks];
 #pragma GCC unroll 16
         for (int c = 0; c < kChunks; ++c) value[c] = V::load_i16(v + j * head_dim + 16 * c);
+#pragma GCC unroll 16
+        for (int c = 0; c < kChunks; c += kLine / 16) fetch_ahead(v + j * head_dim + 16 * c, next);
 #pragma GCC unroll 16
         for (int h = 0; h < kHeads; ++h) {
             const auto weight = V::set(w[h * kKeyBlock + j]);
@@ -77,12 +91,12 @@ inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin
 }
 
 template <class V, int kHeads>
-inline void value_heads(const float* w, const int16_t* v, int head_dim, int begin, int end, float* out) {
+inline void value_heads(const float* w, const int16_t* v, int head_dim, int begin, int end, int64_t next, float* out) {
     constexpr int kWide = 16 * V::kValueChunks;
     int d = 0;
     for (; d + kWide <= head_dim; d += kWide)
-        value_tile<V, kHeads, V::kValueChunks>(w, v + d, head_dim, begin, end, out + d);
-    for (; d < head_dim; d += 16) value_tile<V, kHeads, 1>(w, v + d, head_dim, begin, end, out + d);
+        value_tile<V, kHeads, V::kValueChunks>(w, v + d, head_dim, begin, end, next, out + d);
+    for (; d < head_dim; d += 16) value_tile<V, kHeads, 1>(w, v + d, head_dim, begin, end, next, out + d);
 }
 
 /// Calls op(size as a constant, first head) over `heads` in tiles of at most kTile.
@@ -105,7 +119,7 @@ inline void attend_heads(const float* q, int heads, int head_dim, float scale, c
     for (int group = first; group < end; group += 16) {
         const auto key_scale = V::mul(V::load(block.k_scale + group), scales);
         for_head_tiles<V::kScoreHeads>(heads, [&](auto size, int h) {
-            score_heads<V, size>(q + h * head_dim, block.k + group * head_dim, head_dim, key_scale,
+            score_heads<V, size>(q + h * head_dim, block.k + group * head_dim, head_dim, block.next, key_scale,
                                  p + h * kKeyBlock + group);
         });
     }
@@ -133,7 +147,7 @@ inline void attend_heads(const float* q, int heads, int head_dim, float scale, c
         }
     }
     for_head_tiles<V::kValueHeads>(heads, [&](auto size, int h) {
-        value_heads<V, size>(p + h * kKeyBlock, block.v, head_dim, begin, end, out.out + h * head_dim);
+        value_heads<V, size>(p + h * kKeyBlock, block.v, head_dim, begin, end, block.next, out.out + h * head_dim);
     });
 }
 

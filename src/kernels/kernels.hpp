@@ -49,6 +49,7 @@ struct KvBlock {
     const int16_t* v = nullptr;      // (64, head_dim)
     const float* k_scale = nullptr;  // (64)
     const float* v_scale = nullptr;  // (64)
+    int64_t next = 0;                // bytes from each of these to its like in the block that is read next; 0: none
 };
 
 /// Attention over one block, before merging: max of the scores, sum of exp(score - max), weighted sum of values.

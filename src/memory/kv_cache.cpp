@@ -81,7 +81,7 @@ kernels::KvBlock KvPool::block(int32_t page, int head) const {
                                              kPage * 2 * static_cast<int64_t>(sizeof(float)));
     const auto* k = reinterpret_cast<const int16_t*>(p);
     const auto* scales = reinterpret_cast<const float*>(k + 2 * values);
-    return {k, k + values, scales, scales + kPage};
+    return {k, k + values, scales, scales + kPage, 0};
 }
 
 KvPool::Slot KvPool::slot(int32_t page, int head, int index) {

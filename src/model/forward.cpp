@@ -246,8 +246,11 @@ void Forward::attend_token(int layer, int t, int kv_head, int thread, std::span<
     for (int64_t block = first / kKeyBlock; block * kKeyBlock < end; ++block) {
         const int64_t start = block * kKeyBlock;
         const bool opening = start <= first;
-        kernels_.attend_block(q, group, dim, scale, kv.block(layer, kv_head, block),
-                              static_cast<int>(std::max(first, start) - start),
+        kernels::KvBlock keys = kv.block(layer, kv_head, block);
+        if (start + kKeyBlock < end)
+            keys.next = reinterpret_cast<const char*>(kv.block(layer, kv_head, block + 1).k) -
+                        reinterpret_cast<const char*>(keys.k);
+        kernels_.attend_block(q, group, dim, scale, keys, static_cast<int>(std::max(first, start) - start),
                               static_cast<int>(std::min(end - start, int64_t{kKeyBlock})), opening ? total : next);
         if (!opening) kernels_.merge_blocks(total, next, group, dim);
     }
