@@ -56,16 +56,16 @@ struct Token {
     memory::Arena arena;
     model::ActivationBuffer buffer;
 
-    explicit Token(int cols) : arena(bytes(cols)) { buffer.take(arena, 1, cols); }
+    explicit Token(int cols) : arena(bytes(cols)) { buffer.take(arena, 1, cols, 1); }
     static uint64_t bytes(int cols) {
         memory::Arena count;
-        model::ActivationBuffer().take(count, 1, cols);
+        model::ActivationBuffer().take(count, 1, cols, 1);
         return count.used();
     }
     void fill(const kernels::KernelTable& table, uint32_t seed) {
         std::mt19937 random(seed);
         std::normal_distribution<float> normal;
-        for (int c = 0; c < buffer.cols; ++c) buffer.x[c] = normal(random);
+        for (int c = 0; c < buffer.cols; ++c) buffer.row(0)[c] = normal(random);
         buffer.quantise(table, 0);
     }
 };

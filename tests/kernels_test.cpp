@@ -249,6 +249,26 @@ TEST(Quantise, EverySetGivesTheScalarBits) {
     }
 }
 
+TEST(Remainder, IsWhatQuantisationRoundedAwayWithEverySetTheSameBits) {
+    Random random(5);
+    for (const int n : lengths()) {
+        for (const float scale : {1.0f, 1e-29f, 1e36f}) {
+            const std::vector<float> x = scale == 1.0f ? random.rough(n) : random.normals(n, scale);
+            const Quantised r = quantise(scalar_set(), x, round_up(n, 256));
+            std::vector<float> expected(x.size());
+            for (size_t i = 0; i < x.size(); ++i) expected[i] = std::fma(-r.scale, static_cast<float>(r.q[i]), x[i]);
+            for (const Isa isa : supported_isas()) {
+                std::vector<float> found(x.size() + 1, 77.0f);
+                kernel_table(isa).remainder(x.data(), r.q.data(), r.scale, n, found.data());
+                EXPECT_EQ(found.back(), 77.0f);
+                found.pop_back();
+                ASSERT_TRUE(same_bits(expected, found)) << isa_name(isa) << " n " << n;
+                for (const float left : found) ASSERT_LE(std::abs(left), r.scale * 0.51f);
+            }
+        }
+    }
+}
+
 // ---- dot order and the vectors' kernels
 
 TEST(Dot, IsSixteenStridedFusedSumsThenTheTree) {

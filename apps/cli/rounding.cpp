@@ -43,12 +43,19 @@ bool quantise(const float* x, int cols, int64_t stride, const kernels::Quantised
     return base->quantise(rounded.data(), cols, stride, out);
 }
 
+// What was rounded away stays away.
+void remainder(const float* x, const int16_t* q, float scale, int n, float* out) {
+    if (mode == Rounding::kNone) return base->remainder(x, q, scale, n, out);
+    std::fill_n(out, n, 0.0F);
+}
+
 }  // namespace
 
 const kernels::KernelTable& rounding_kernels(kernels::Isa isa) {
     base = &kernels::kernel_table(isa);
     table = *base;
     table.quantise = quantise;
+    table.remainder = remainder;
     return table;
 }
 

@@ -108,6 +108,15 @@ bool quantise(const float* x, int cols, int64_t stride, const QuantisedRow& out)
 }
 
 template <class V>
+void remainder(const float* x, const int16_t* q, float scale, int n, float* out) {
+    const auto factor = V::set(-scale);
+    for_each_vector<V>(n, [&](auto load, auto store) {
+        store(out, V::fma(factor, V::load_i16(q), load(x)));
+        q += 16;
+    });
+}
+
+template <class V>
 void rms_norm(const float* x, const float* weight, int n, float eps, float* out) {
     auto sums = V::zero();
     for_each_vector<V>(n, [&](auto load, auto) {

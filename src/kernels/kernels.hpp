@@ -12,7 +12,7 @@
 namespace samara::kernels {
 
 /// Grows whenever any kernel gives other bits for the same input. Stored in packed files and beside committed hashes.
-inline constexpr uint32_t kNumericsVersion = 1;
+inline constexpr uint32_t kNumericsVersion = 2;
 
 inline constexpr int kActivationMax = 32639;   // 127*256 + 127: what two int8 planes hold
 inline constexpr int kMaxIntegerCols = 32896;  // 2*32639*32896 < 2^31
@@ -88,6 +88,9 @@ struct KernelTable {
     /// Quantises x[cols] to q[stride] (zero padded), planes and sums. Returns false, with scale and q unspecified, when
     /// a value is not finite. absmax below 1e-30 counts as a zero vector.
     bool (*quantise)(const float* x, int cols, int64_t stride, const QuantisedRow& out);
+
+    /// out[i] = fma(-scale, q[i], x[i]): what `quantise` rounded away. q must be readable up to a multiple of 16.
+    void (*remainder)(const float* x, const int16_t* q, float scale, int n, float* out);
 
     /// out[i] = (x[i] * (1/sqrt(mean(x^2) + eps))) * weight[i], the sum of squares in dot order. x may equal out.
     void (*rms_norm)(const float* x, const float* weight, int n, float eps, float* out);

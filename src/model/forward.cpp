@@ -17,6 +17,8 @@ using kernels::Matrix;
 constexpr int kTokenTile = 64;
 // Query rows that are worth a vector of 16 lanes: fewer go token by token.
 constexpr int kMinQueryRows = 9;
+// Row groups that meet both terms of the activations while they are in the second-level cache.
+constexpr int kSecondTermGroups = 16;
 // Rows handled by the calling thread alone: waking the pool costs more than two short vectors.
 constexpr int kInlineRows = 2;
 
@@ -115,7 +117,7 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
     norm(w.attn_norm);
     quantise_rows(b_.normed, n_, layer, "entering attention");
     const int64_t stride = config_.q_rows() + 2 * int64_t{config_.kv_rows()};
-    multiply(b_.normed.view(n_), n_,
+    multiply(b_.normed, n_,
              {{&w.wq, b_.qkv, stride},
               {&w.wk, b_.qkv + config_.q_rows(), stride},
               {&w.wv, b_.qkv + config_.q_rows() + config_.kv_rows(), stride}});
@@ -127,7 +129,7 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
     });
     lap(seconds_.kv);
     quantise_rows(b_.attended, n_, layer, "leaving attention");
-    multiply(b_.attended.view(n_), n_, {{&w.wo, b_.projected, config_.hidden}});
+    multiply(b_.attended, n_, {{&w.wo, b_.projected, config_.hidden}});
     add_projected();
     lap(seconds_.attention);
 }
@@ -324,8 +326,7 @@ void Forward::experts(int layer, std::span<const SequenceInput> inputs) {
 
 void Forward::choose_experts(int layer, std::span<const SequenceInput> inputs) {
     const int used = config_.experts_used;
-    multiply(b_.normed.view(n_), n_,
-             {{&weights_.layers[static_cast<size_t>(layer)].router, b_.router_logits, config_.experts}});
+    multiply(b_.normed, n_, {{&weights_.layers[static_cast<size_t>(layer)].router, b_.router_logits, config_.experts}});
     each_row(n_, [&](int t) {
         const float* scores = b_.router_logits + int64_t{t} * config_.experts;
         if (!std::all_of(scores, scores + config_.experts, [](float s) { return std::isfinite(s); })) {
@@ -364,11 +365,11 @@ void Forward::dense(int layer) {
     const FeedForward& f = w.experts.front();
     norm(w.ffn_norm);
     quantise_rows(b_.normed, n_, layer, "entering the feed-forward");
-    multiply(b_.normed.view(n_), n_, {{&f.gate, b_.gate, config_.ffn}, {&f.up, b_.up, config_.ffn}});
+    multiply(b_.normed, n_, {{&f.gate, b_.gate, config_.ffn}, {&f.up, b_.up, config_.ffn}});
     each_row(n_, [&](int t) {
         if (!activate(t, layer)) throw not_finite(layer, "inside the feed-forward");
     });
-    multiply(b_.expert_hidden.view(n_), n_, {{&f.down, b_.projected, config_.hidden}});
+    multiply(b_.expert_hidden, n_, {{&f.down, b_.projected, config_.hidden}});
     add_projected();
     lap(seconds_.experts);
 }
@@ -389,7 +390,7 @@ void Forward::logits(std::span<const SequenceInput> inputs, const LogitsSink& si
             top_logits(*only);
             continue;
         }
-        multiply(b_.head_input.view(count), count, {{&weights_.head, b_.logits, config_.vocab}});
+        multiply(b_.head_input, count, {{&weights_.head, b_.logits, config_.vocab}});
         for (int i = 0; i < count; ++i) {
             const int row = wanted_[begin + static_cast<size_t>(i)];
             if (TopLogits* top = wanted_top(inputs, row); top != nullptr) {
@@ -416,7 +417,7 @@ TopLogits* Forward::wanted_top(std::span<const SequenceInput> inputs, int row) c
 void Forward::top_logits(TopLogits& top) {
     const bool screened = screen_->run(b_.head_input.view(1), b_.logits, top);
     if (screened && head_mode_ != HeadMode::kChecked) return;
-    multiply(b_.head_input.view(1), 1, {{&weights_.head, b_.logits, config_.vocab}});
+    multiply(b_.head_input, 1, {{&weights_.head, b_.logits, config_.vocab}});
     if (screened) {
         check_screen(top);
     } else {
@@ -497,13 +498,17 @@ void Forward::quantise_rows(const ActivationBuffer& buffer, int rows, int layer,
 }
 
 template <size_t N>
-void Forward::multiply(const kernels::Activations& a, int n, const Product (&products)[N]) {
+void Forward::multiply(const ActivationBuffer& buffer, int n, const Product (&products)[N]) {
     int groups = 0;
     for (const Product& p : products) groups += row_groups(*p.w);
     const int tiles = ceil_div(n, kTokenTile);
     const int chunk = chunk_for(groups * tiles, pool_.size());
     std::array<int, N + 1> first_task{};
-    for (size_t p = 0; p < N; ++p) first_task[p + 1] = first_task[p] + ceil_div(row_groups(*products[p].w), chunk);
+    std::array<int64_t, N + 1> second_out{};
+    for (size_t p = 0; p < N; ++p) {
+        first_task[p + 1] = first_task[p] + ceil_div(row_groups(*products[p].w), chunk);
+        second_out[p + 1] = second_out[p] + int64_t{n} * products[p].w->rows;
+    }
     const int per_tile = first_task[N];
     pool_.run(per_tile * tiles, [&](int task, int) {
         const int tile = task / per_tile;
@@ -511,49 +516,74 @@ void Forward::multiply(const kernels::Activations& a, int n, const Product (&pro
         size_t p = 0;
         while (within >= first_task[p + 1]) ++p;
         const Product& product = products[p];
-        const int begin = (within - first_task[p]) * chunk;
+        const Matrix& w = *product.w;
         const int first = tile * kTokenTile;
         const int count = std::min(kTokenTile, n - first);
-        kernels_.matmul(*product.w, begin, std::min(begin + chunk, row_groups(*product.w)), rows_of(a, first, count),
-                        nullptr, count, product.out + first * product.stride, product.stride);
+        float* out = product.out + first * product.stride;
+        const int begin = (within - first_task[p]) * chunk;
+        const int end = std::min(begin + chunk, row_groups(w));
+        const bool second = buffer.terms == 2 && !kernels::is_float_layout(w.layout);
+        const int step = second ? kSecondTermGroups : chunk;
+        for (int group = begin; group < end; group += step) {
+            const int stop = std::min(group + step, end);
+            kernels_.matmul(w, group, stop, rows_of(buffer.view(n), first, count), nullptr, count, out, product.stride);
+            if (!second) continue;
+            float* more = b_.second_out + second_out[p] + int64_t{first} * w.rows;
+            kernels_.matmul(w, group, stop, rows_of(buffer.view(n, 1), first, count), nullptr, count, more, w.rows);
+            const int row = group * kRowGroup;
+            for (int t = 0; t < count; ++t) {
+                kernels_.add(more + int64_t{t} * w.rows + row, std::min(stop * kRowGroup, w.rows) - row,
+                             out + t * product.stride + row);
+            }
+        }
     });
 }
 
-void ActivationBuffer::take(memory::Arena& arena, int64_t rows, int columns) {
+void ActivationBuffer::take(memory::Arena& arena, int64_t rows, int columns, int term_count) {
     cols = columns;
     stride = kernels::round_up(columns, 256);
-    x = arena.take<float>(rows * stride);
-    q = arena.take<int16_t>(rows * stride);
-    high = arena.take<int8_t>(rows * stride);
-    low = arena.take<int8_t>(rows * stride);
-    sums16 = arena.take<int32_t>(rows * stride / 16);
-    scale = arena.take<float>(rows);
-    sum = arena.take<int32_t>(rows);
+    terms = term_count;
+    for (int i = 0; i < terms; ++i) {
+        term[i] = {arena.take<float>(rows * stride),
+                   arena.take<int16_t>(rows * stride),
+                   arena.take<int8_t>(rows * stride),
+                   arena.take<int8_t>(rows * stride),
+                   arena.take<int32_t>(rows * stride / 16),
+                   arena.take<float>(rows),
+                   arena.take<int32_t>(rows)};
+    }
+}
+
+kernels::Activations ActivationBuffer::view(int n, int which) const {
+    const Term& t = term[which];
+    return {n, cols, stride, t.x, t.q, t.high, t.low, t.scale, t.sum, t.sums16};
 }
 
 bool ActivationBuffer::quantise(const kernels::KernelTable& kernels, int64_t i) const {
-    kernels::QuantisedRow row;
-    row.q = q + i * stride;
-    row.high = high + i * stride;
-    row.low = low + i * stride;
-    row.sums16 = sums16 + i * (stride / 16);
-    row.scale = scale + i;
-    row.sum = sum + i;
-    return kernels.quantise(x + i * stride, cols, stride, row);
+    for (const Term& t : std::span(term, static_cast<size_t>(terms))) {
+        const kernels::QuantisedRow row{t.q + i * stride,   t.high + i * stride,
+                                        t.low + i * stride, t.sums16 + i * (stride / 16),
+                                        t.scale + i,        t.sum + i};
+        if (!kernels.quantise(t.x + i * stride, cols, stride, row)) return false;
+        if (&t != &term[terms - 1])
+            kernels.remainder(t.x + i * stride, row.q, *row.scale, cols, (&t)[1].x + i * stride);
+    }
+    return true;
 }
 
 void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_tokens, int threads) {
     const int64_t n = max_tokens;
     const int64_t used = c.experts > 0 ? c.experts_used : 1;
     const int64_t slots = n * used;
+    const int terms = c.experts > 0 ? 1 : 2;
     residual = arena.take<float>(n * c.hidden);
-    normed.take(arena, n, c.hidden);
+    normed.take(arena, n, c.hidden, terms);
     qkv = arena.take<float>(n * (c.q_rows() + 2 * int64_t{c.kv_rows()}));
-    attended.take(arena, n, c.q_rows());
+    attended.take(arena, n, c.q_rows(), terms);
     projected = arena.take<float>(n * c.hidden);
     gate = arena.take<float>(slots * c.ffn);
     up = arena.take<float>(slots * c.ffn);
-    expert_hidden.take(arena, slots, c.ffn);
+    expert_hidden.take(arena, slots, c.ffn, terms);
     if (c.experts > 0) {
         router_logits = arena.take<float>(n * c.experts);
         chosen = arena.take<uint16_t>(slots);
@@ -569,8 +599,12 @@ void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_token
     block_out = arena.take<float>(int64_t{threads} * 2 * (c.heads / c.kv_heads) * (c.head_dim + 2));
     query_rows = arena.take<float>(threads * query_rows_size(c.head_dim));
     const int64_t head_rows = std::min<int64_t>(n, kHeadTile);
-    head_input.take(arena, head_rows, c.hidden);
+    head_input.take(arena, head_rows, c.hidden, terms);
     logits = arena.take<float>(head_rows * c.vocab);
+    if (terms == 2) {
+        const int64_t widest = std::max<int64_t>({c.hidden, c.q_rows() + 2 * int64_t{c.kv_rows()}, 2 * int64_t{c.ffn}});
+        second_out = arena.take<float>(std::max(n * widest, head_rows * c.vocab));
+    }
 }
 
 uint64_t Forward::scratch_bytes(const ModelConfig& config, int max_tokens, int threads, HeadMode head) {
@@ -594,7 +628,8 @@ Forward::Forward(const ModelConfig& config, const Weights& weights, const kernel
     queries_.reserve(static_cast<size_t>(max_tokens));
     unhidden_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(config.experts));
     wanted_.reserve(static_cast<size_t>(max_tokens));
-    if (head_mode_ == HeadMode::kFull) return;
+    // The screen's bound is of one term.
+    if (head_mode_ == HeadMode::kFull || b_.head_input.terms == 2) return;
     screen_.emplace(weights.head, kernels, pool);
     if (!screen_->possible()) screen_.reset();
     checked_.reserve(kMaxTop, kMaxTop);

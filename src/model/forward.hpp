@@ -32,21 +32,26 @@ struct SequenceInput {
 /// Receives the logits of token `token` of input `input`: vocab floats, valid during the call.
 using LogitsSink = std::function<void(int input, int token, std::span<const float> logits)>;
 
-/// Quantised activations of up to `rows` vectors of `cols` values, with room for the float originals.
+/// Activations of up to `rows` vectors of `cols` values: floats, and the 16-bit integers they are quantised to. In a
+/// dense model a second term is quantised from what the first rounds away (docs/decisions/two-terms.md).
 struct ActivationBuffer {
+    struct Term {
+        float* x = nullptr;         // (rows, stride)
+        int16_t* q = nullptr;       // (rows, stride)
+        int8_t* high = nullptr;     // (rows, stride)
+        int8_t* low = nullptr;      // (rows, stride)
+        int32_t* sums16 = nullptr;  // (rows, stride/16)
+        float* scale = nullptr;     // (rows)
+        int32_t* sum = nullptr;     // (rows)
+    };
     int cols = 0;
-    int64_t stride = 0;         // cols rounded up to 256
-    float* x = nullptr;         // (rows, stride)
-    int16_t* q = nullptr;       // (rows, stride)
-    int8_t* high = nullptr;     // (rows, stride)
-    int8_t* low = nullptr;      // (rows, stride)
-    int32_t* sums16 = nullptr;  // (rows, stride/16)
-    float* scale = nullptr;     // (rows)
-    int32_t* sum = nullptr;     // (rows)
+    int64_t stride = 0;  // cols rounded up to 256
+    int terms = 1;
+    Term term[2];
 
-    void take(memory::Arena& arena, int64_t rows, int columns);
-    float* row(int64_t i) const { return x + i * stride; }
-    kernels::Activations view(int n) const { return {n, cols, stride, x, q, high, low, scale, sum, sums16}; }
+    void take(memory::Arena& arena, int64_t rows, int columns, int terms);
+    float* row(int64_t i) const { return term[0].x + i * stride; }
+    kernels::Activations view(int n, int which = 0) const;
     /// Quantises row i. False when a value is not finite.
     bool quantise(const kernels::KernelTable& kernels, int64_t i) const;
 };
@@ -73,6 +78,7 @@ struct StepBuffers {
     float* sin = nullptr;             // (tokens, rope_dims/2)
     float* block_out = nullptr;       // (threads, 2, group, head_dim + 2): attention blocks before merging
     float* query_rows = nullptr;      // (threads, query_rows_size): kernels::QueryRows' arrays
+    float* second_out = nullptr;      // products of second terms: (tokens, outputs) of the largest; null with one term
     ActivationBuffer head_input;      // (kHeadTile, hidden)
     float* logits = nullptr;          // (kHeadTile, vocab)
 
@@ -146,7 +152,7 @@ class Forward {
     template <class Body>
     void each_row(int rows, Body&& body);
     template <size_t N>
-    void multiply(const kernels::Activations& a, int n, const Product (&products)[N]);
+    void multiply(const ActivationBuffer& buffer, int n, const Product (&products)[N]);
     void quantise_rows(const ActivationBuffer& buffer, int rows, int layer, const char* where);
 
     const ModelConfig& config_;
