@@ -173,6 +173,7 @@ void run(Options o) {
         {"model", o.load.model},
         {"cpu", samara_cpu_name()},
         {"isa", info.isa},
+        {"supported_isas", samara_supported_isas()},
         {"threads", info.threads},
         {"head", o.load.head},
         {"prompt_tokens", o.prompt_tokens},
