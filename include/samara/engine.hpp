@@ -102,7 +102,7 @@ class Engine {
     uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
     uint64_t head_bytes() const;  // of the head read by a step of one token: the mean so far where it is screened
     StepSeconds step_seconds() const;
-    bool screens_head() const;    // kTop reads the head in part
+    bool screens_head() const;  // kTop reads the head in part
     /// Tokens after the first of a step that Session::truncate takes back without computing anything again: bounded by
     /// max_step_tokens and, where layers slide, by rewind_span.
     int max_draft() const;
