@@ -214,6 +214,8 @@ static void test_null_everywhere(samara_engine* engine) {
     REFUSED(samara_get_model_info(engine, NULL), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_get_step_seconds(NULL, NULL), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_get_step_seconds(engine, NULL), SAMARA_INVALID_ARGUMENT);
+    REFUSED(samara_get_flash_agreement(NULL, NULL), SAMARA_INVALID_ARGUMENT);
+    REFUSED(samara_get_flash_agreement(engine, NULL), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(engine, NULL, &text, &length), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(NULL, "a", &text, &length), SAMARA_INVALID_ARGUMENT);
     REFUSED(samara_meta_string(engine, "a", NULL, NULL), SAMARA_INVALID_ARGUMENT);

@@ -324,6 +324,43 @@ TEST(Packed, anew_keeps_a_head_that_is_the_embedding) {
     }
 }
 
+TEST(Packed, anew_keeps_the_flash_index) {
+    const Folder folder;
+    FakeCheckpoint source;
+    source.add("token_embd.weight", TensorType::kBF16, {256, 1000});
+    source.add("output.weight", TensorType::kQ4_K, {256, 1000});
+    source.add("blk.0.attn_output.weight", TensorType::kTQ2_0, {256, 48});
+    source.meta().set("tokenizer.ggml.eos_token_id", uint32_t{700});
+    const auto whole = HeadLayout::kWhole;
+    pack(source, folder.file("plain.gguf"), Ternarise::kLossless, {}, whole, TernaryLayout::kTwoBit, true);
+    pack(source, folder.file("dense.gguf"), Ternarise::kLossless, {}, HeadLayout::kSplit, TernaryLayout::kDense, true);
+    pack(*open(folder.file("dense.gguf")), folder.file("again.gguf"), Ternarise::kLossless, {});
+    EXPECT_TRUE(read(folder.file("again.gguf")) == read(folder.file("plain.gguf")));
+
+    const auto packed = open(folder.file("dense.gguf"));
+    EXPECT_TRUE(verify_packed(*packed, {}).empty());
+    EXPECT_EQ(packed->metadata().get_uint(packed_keys::kFlashAlways), 1u);
+    const Matrix rows = packed_matrix(*packed, "flash.rows"), head = packed_matrix(*packed, "output.weight");
+    EXPECT_EQ(rows.layout, Layout::kNibbleK);
+    EXPECT_EQ(head.layout, Layout::kNibbleKSplit);
+    EXPECT_EQ(packed_matrix(*packed, "flash.centroids").rows, 8);
+    const auto order = packed->get("samara.flash.order").data;
+    std::vector<float> row(256), expected(256);
+    for (int r = 0; r < 1000; ++r) {
+        int32_t id = 0;
+        std::memcpy(&id, &order[4 * static_cast<size_t>(r)], 4);
+        if (r == 127) {
+            EXPECT_EQ(id, 700) << "the first cluster holds the control token after the lowest ids";
+        }
+        dequantise_matrix_row(rows, r, row.data());
+        dequantise_matrix_row(head, id, expected.data());
+        ASSERT_EQ(row, expected) << "row " << r;
+    }
+    expect_error(ErrorCode::kInvalidArgument, "make the flash index from the model that it was packed from", [&] {
+        pack(*packed, folder.file("more.gguf"), Ternarise::kLossless, {}, whole, TernaryLayout::kTwoBit, true);
+    });
+}
+
 TEST(Packed, anew_leaves_nothing_behind_when_cancelled_at_any_step) {
     const Folder folder;
     pack(*small_model(), folder.file("dense.gguf"), Ternarise::kLossless, {}, HeadLayout::kWhole,

@@ -107,6 +107,7 @@ void print_table(const nlohmann::json& r) {
     print(fmt::format("takes {:.2f} ms a token:{}\n", 1e3 / r["decode_tps"].get<double>(), parts));
     print(fmt::format("memory {:.2f} GB/s; decode uses {:.0f} % of it\n", r["bandwidth_gbps"].get<double>(),
                       r["roofline_fraction"].get<double>() * 100));
+    if (!r["flash_agreement"].is_null()) print(flash_text(r["flash_agreement"]));
     if (r["speculation"] != "off") {
         print(fmt::format("drafted {} tokens, accepted {}, in {} steps\n", r["drafted"].get<int>(),
                           r["accepted"].get<int>(), r["steps"].get<int>()));
@@ -208,6 +209,7 @@ void run(Options o) {
         {"bandwidth_gbps", bandwidth / 1e9},
         {"cpu_seconds_per_token", o.gen_tokens == 0 ? 0.0 : median(decode_cpu) / o.gen_tokens},
         {"roofline_fraction", static_cast<double>(total) * decode_tps / bandwidth},
+        {"flash_agreement", flash_agreement(engine.get())},
     };
     for (const ForcedDraft& f : forced) {
         result["forced_drafts"].push_back({{"draft", f.draft},

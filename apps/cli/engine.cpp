@@ -111,6 +111,23 @@ samara_model_info model_info(const samara_engine* engine) {
     return info;
 }
 
+nlohmann::json flash_agreement(const samara_engine* engine) {
+    samara_flash_agreement a{};
+    a.struct_size = sizeof a;
+    check(samara_get_flash_agreement(engine, &a));
+    if (a.compared == 0) return nullptr;
+    const auto compared = static_cast<double>(a.compared);
+    return {{"compared", a.compared},
+            {"best", static_cast<double>(a.best) / compared},
+            {"top20", static_cast<double>(a.top20) / (20 * compared)}};
+}
+
+std::string flash_text(const nlohmann::json& agreement) {
+    return fmt::format("flash head read the best token in {:.2f} % of {} steps, and {:.2f} % of the 20 best\n",
+                       agreement["best"].get<double>() * 100, agreement["compared"].get<uint64_t>(),
+                       agreement["top20"].get<double>() * 100);
+}
+
 SessionHandle create_session(samara_engine* engine) {
     samara_session* session = nullptr;
     check(samara_session_create(engine, &session));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,11 @@ std::string whole_number(const std::string& text);
 EngineHandle load_engine(const LoadFlags& flags);
 samara_memory_plan plan_engine(const LoadFlags& flags);
 samara_model_info model_info(const samara_engine* engine);
+/// How often an approximate head was right so far: steps compared, and the shares of best and of 20 best tokens that it
+/// read; null unless --head flash-checked has compared any.
+nlohmann::json flash_agreement(const samara_engine* engine);
+/// The same in a line of text.
+std::string flash_text(const nlohmann::json& agreement);
 SessionHandle create_session(samara_engine* engine);
 
 /// Adds tokens, with a progress bar for long prompts. `chunk` 0: the engine's own.

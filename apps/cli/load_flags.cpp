@@ -13,11 +13,12 @@ void add_load_flags(CLI::App& command, LoadFlags& flags) {
                     "Tokens to make room for, prompt and answer together; 0: the smaller of 4096 and the model's")
         ->check(whole_number);
     command
-        .add_option(
-            "--head", flags.head,
-            "How answers read the vocabulary head: full; screened: in part where that gives the same tokens; or "
-            "checked: both, compared")
-        ->check(CLI::IsMember({"full", "screened", "checked"}))
+        .add_option("--head", flags.head,
+                    "How answers read the vocabulary head: full; screened: in part where that gives the same tokens; "
+                    "checked: both, compared; flash: approximately, faster, from a file packed with --flash-index; or "
+                    "flash-checked: the same, and says how often it finds the best tokens. All but full need "
+                    "--temperature 0 or a --top-k of 1 to 256, and read the head whole else")
+        ->check(CLI::IsMember({"full", "screened", "checked", "flash", "flash-checked"}))
         ->capture_default_str();
     command.add_option("--memory-budget", flags.memory_budget, "Refuse to load when more would be needed, e.g. 6GiB");
 }

@@ -19,7 +19,7 @@ struct Options {
     std::string model, out;
     std::string layout = "2bit";
     std::string head_layout = "whole";
-    bool ternarise = false, json = false;
+    bool ternarise = false, flash_index = false, json = false;
 };
 
 formats::TernaryLayout ternary_layout(const std::string& name) {
@@ -40,7 +40,8 @@ void run(const Options& o) {
             bar.update(done, total);
             return !interrupted();
         },
-        o.head_layout == "split" ? formats::HeadLayout::kSplit : formats::HeadLayout::kWhole, ternary_layout(o.layout));
+        o.head_layout == "split" ? formats::HeadLayout::kSplit : formats::HeadLayout::kWhole, ternary_layout(o.layout),
+        o.flash_index);
     bar.clear();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (o.json) {
@@ -86,6 +87,8 @@ void add_pack(CLI::App& app) {
                      "whole, or split: a Q4_K head in planes, which --head screened reads in place")
         ->check(CLI::IsMember({"whole", "split"}))
         ->capture_default_str();
+    command->add_flag("--flash-index", o->flash_index,
+                      "Add clusters of the vocabulary and the head's rows in their order, for --head flash");
     command->add_flag("--json", o->json, "Print the result as one JSON object");
     command->footer(
         "Examples:\n"

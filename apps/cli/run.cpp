@@ -68,7 +68,8 @@ void run(const Options& o) {
                          {"drafted", a.drafted},
                          {"accepted", a.accepted},
                          {"prefill_tps", rate(a.prompt_tokens, a.prefill_seconds)},
-                         {"decode_tps", rate(a.tokens, a.decode_seconds)}}));
+                         {"decode_tps", rate(a.tokens, a.decode_seconds)},
+                         {"flash_agreement", flash_agreement(engine.get())}}));
         return;
     }
     print(colours(stdout) ? "\033[0m\n" : "\n");
@@ -78,6 +79,8 @@ void run(const Options& o) {
                    "{} prompt tokens at {:.1f}/s, {} generated at {:.1f}/s in {} steps; {} of {} drafted accepted\n",
                    a.prompt_tokens, rate(a.prompt_tokens, a.prefill_seconds), a.tokens,
                    rate(a.tokens, a.decode_seconds), a.steps, a.accepted, a.drafted);
+        const nlohmann::json flash = flash_agreement(engine.get());
+        if (!flash.is_null()) fmt::print(stderr, "{}", flash_text(flash));
     }
 }
 
@@ -93,7 +96,7 @@ void add_run(CLI::App& app) {
     command->add_flag("--raw", o->raw, "Continue the text as it is, without the chat template")->excludes(system);
     command->add_flag("--no-think", o->no_think, "Ask the model to answer without reasoning");
     add_sampling_flags(*command, o->sampling);
-    command->add_flag("--stats", o->stats, "Print speeds to standard error");
+    command->add_flag("--stats", o->stats, "Print speeds to standard error, and how often --head flash-checked agrees");
     command->add_flag("--json", o->json, "Print one JSON object with text and reasoning apart");
     command->footer(
         "The answer streams to standard output. Reasoning is dimmed on a terminal and stands between <think> tags\n"

@@ -36,7 +36,8 @@ struct LoadOptions {
     int max_sessions = 4;
     int max_step_tokens = 512;
     int rewind_span = 1024;
-    std::string head = "full";   // "full", "screened" or "checked": how `generate` reads the vocabulary head
+    // How `generate` reads the vocabulary head: "full", "screened", "checked", "flash" or "flash-checked".
+    std::string head = "full";
     bool metadata_only = false;  // headers and metadata, no weights: such an engine makes no sessions
     std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
     const kernels::KernelTable* kernels = nullptr;  // in place of isa's own, to measure what a changed kernel does
@@ -66,6 +67,11 @@ inline constexpr int kMaxTopTokens = 256;
 struct TopTokens {
     std::span<const int32_t> ids;  // the best first, then the others
     std::span<const float> logits;
+};
+
+/// How often an approximate head read the tokens that the whole head finds best; see samara_flash_agreement.
+struct FlashAgreement {
+    uint64_t steps = 0, compared = 0, best = 0, top20 = 0;
 };
 
 /// Wall time of all steps so far by part, in seconds; the parts are ModelInfo's bytes_*, and kv attends to the cache.
@@ -102,7 +108,9 @@ class Engine {
     uint64_t kv_bytes(uint64_t position) const;  // KV read by one token at `position`
     uint64_t head_bytes() const;  // of the head read by a step of one token: the mean so far where it is screened
     StepSeconds step_seconds() const;
-    bool screens_head() const;  // kTop reads the head in part
+    bool reads_part_of_head() const;  // kTop reads the head in part
+    bool approximates_head() const;   // kTop sees only the tokens that an approximate head reads
+    FlashAgreement flash_agreement() const;
     /// Tokens after the first of a step that Session::truncate takes back without computing anything again: bounded by
     /// max_step_tokens and, where layers slide, by rewind_span.
     int max_draft() const;

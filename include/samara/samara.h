@@ -79,7 +79,9 @@ typedef struct samara_load_params {
     samara_progress_fn progress;
     void *user;
     const char *head;        /* how samara_generate reads the vocabulary head: NULL or "full"; "screened": in part where
-                              * that gives the same tokens (greedy, or top-k of at most 256); "checked": both, compared */
+                              * that gives the same tokens (greedy, or top-k of at most 256); "checked": both, compared;
+                              * "flash": approximately, from a file with a flash index: tokens outside the clusters that
+                              * are read count as absent, and nothing is drafted; "flash-checked": the same, compared */
 } samara_load_params;
 
 /* Bytes, by part. total is what the engine may hold at most; it is compared with the budget before loading. */
@@ -118,6 +120,17 @@ typedef struct samara_model_info {
 SAMARA_API samara_status samara_get_model_info(const samara_engine *engine, samara_model_info *info);
 SAMARA_API uint64_t samara_kv_bytes(const samara_engine *engine, uint64_t position); /* read for one token there */
 SAMARA_API uint64_t samara_head_bytes(const samara_engine *engine); /* of the head, a generated token; the mean so far */
+
+/* How often an approximate head ("flash-checked") read the tokens that the whole head finds best. */
+typedef struct samara_flash_agreement {
+    size_t struct_size;
+    uint64_t steps;    /* that read the head approximately */
+    uint64_t compared; /* of them, with the whole head */
+    uint64_t best;     /* compared steps whose best token was read */
+    uint64_t top20;    /* of the 20 best tokens of every compared step, how many were read */
+} samara_flash_agreement;
+
+SAMARA_API samara_status samara_get_flash_agreement(const samara_engine *engine, samara_flash_agreement *agreement);
 
 /* Wall time of all steps so far, in seconds, by the parts whose bytes are counted; kv: attending to the cache. */
 typedef struct samara_step_seconds {

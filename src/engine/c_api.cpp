@@ -222,6 +222,14 @@ uint64_t samara_kv_bytes(const samara_engine* engine, uint64_t position) {
 
 uint64_t samara_head_bytes(const samara_engine* engine) { return engine == nullptr ? 0 : engine->engine->head_bytes(); }
 
+samara_status samara_get_flash_agreement(const samara_engine* engine, samara_flash_agreement* agreement) {
+    return guarded([&] {
+        require(engine != nullptr && agreement != nullptr, "samara_get_flash_agreement: NULL argument");
+        const samara::FlashAgreement a = engine->engine->flash_agreement();
+        give(agreement, samara_flash_agreement{sizeof(samara_flash_agreement), a.steps, a.compared, a.best, a.top20});
+    });
+}
+
 samara_status samara_get_step_seconds(const samara_engine* engine, samara_step_seconds* seconds) {
     return guarded([&] {
         require(engine != nullptr && seconds != nullptr, "samara_get_step_seconds: NULL argument");

@@ -87,12 +87,20 @@ model::HeadMode head_mode(const LoadOptions& o) {
     if (o.head.empty() || o.head == "full") return model::HeadMode::kFull;
     if (o.head == "screened") return model::HeadMode::kScreened;
     if (o.head == "checked") return model::HeadMode::kChecked;
-    throw Error(ErrorCode::kInvalidArgument, "head: expected full, screened or checked, found \"" + o.head + "\"");
+    if (o.head == "flash") return model::HeadMode::kFlash;
+    if (o.head == "flash-checked") return model::HeadMode::kFlashChecked;
+    throw Error(ErrorCode::kInvalidArgument,
+                "head: expected full, screened, checked, flash or flash-checked, found \"" + o.head + "\"");
+}
+
+bool is_flash(const LoadOptions& o) {
+    const model::HeadMode mode = head_mode(o);
+    return mode == model::HeadMode::kFlash || mode == model::HeadMode::kFlashChecked;
 }
 
 // A head is split only for sets that have a screen: the others read it whole, which is faster as it is.
 bool splits_head(const LoadOptions& o) {
-    return head_mode(o) != model::HeadMode::kFull &&
+    return head_mode(o) != model::HeadMode::kFull && !is_flash(o) &&
            kernels::screen_kernels(kernels::isa_name(kernels::parse_isa(o.isa))) != nullptr;
 }
 
@@ -209,6 +217,7 @@ void Engine::load_weights(State& s, std::unique_ptr<formats::Checkpoint> checkpo
     const uint64_t rest = plan.kv_cache + plan.scratch + plan.weights_mapped;
     const uint64_t budget = o.memory_budget == 0 ? 0 : std::max<uint64_t>(1, o.memory_budget - rest);
     s.weights = model::Weights::load(std::move(checkpoint), s.config, *s.pool, budget, o.progress, splits_head(o));
+    if (is_flash(o)) s.weights.load_flash(s.config);
     s.kv = std::make_unique<memory::KvPool>(kv_shape(s.config, o), o.max_sessions);
     s.forward = std::make_unique<model::Forward>(s.config, s.weights, table, *s.pool, o.max_step_tokens, head_mode(o));
 
@@ -256,6 +265,7 @@ uint64_t Engine::kv_bytes(uint64_t position) const {
 }
 
 uint64_t Engine::head_bytes() const {
+    if (state_->forward && state_->forward->flash() != nullptr) return state_->forward->flash()->bytes_per_step();
     const model::ScreenCounts* counts = state_->forward ? state_->forward->screen_counts() : nullptr;
     if (counts == nullptr || counts->steps == counts->fallbacks) return state_->info.bytes_head;
     return counts->bytes / (counts->steps - counts->fallbacks);
@@ -267,7 +277,17 @@ StepSeconds Engine::step_seconds() const {
     return {s.attention, s.kv, s.router, s.experts, s.head};
 }
 
-bool Engine::screens_head() const { return state_->forward != nullptr && state_->forward->screen_counts() != nullptr; }
+bool Engine::reads_part_of_head() const {
+    return state_->forward != nullptr && (state_->forward->screen_counts() != nullptr || approximates_head());
+}
+
+bool Engine::approximates_head() const { return state_->forward != nullptr && state_->forward->flash() != nullptr; }
+
+FlashAgreement Engine::flash_agreement() const {
+    if (!approximates_head()) return {};
+    const model::FlashCounts& c = state_->forward->flash()->counts();
+    return {c.steps, c.compared, c.best, c.top20};
+}
 
 int Engine::max_draft() const {
     const LoadOptions& o = state_->options;

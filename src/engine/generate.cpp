@@ -72,7 +72,8 @@ class Generation {
           params_(params),
           sampler_(*params.sampler),
           filter_(params.stop_strings),
-          speculator_(engine_, params.speculation, params.max_draft, session.tokens().size()) {
+          speculator_(engine_, engine_.approximates_head() ? Speculation::kOff : params.speculation, params.max_draft,
+                      session.tokens().size()) {
         step_.inputs = {&input_, 1};
         step_.on_logits = [this](int, int row, std::span<const float> logits) { draw(row, logits); };
     }
@@ -166,7 +167,7 @@ class Generation {
         batch_[0] = token;
         const int drafted = speculator_.draft(before, token, room, std::span(batch_).subspan(1));
         // The next token needs only the best ones, unless none is chosen here: then the caller may ask for logits.
-        input_.top = drafted == 0 && chooses && engine_.screens_head() ? sampler_.top_needed() : 0;
+        input_.top = drafted == 0 && chooses && engine_.reads_part_of_head() ? sampler_.top_needed() : 0;
         input_.also = sampler_.penalised();
         input_.logits = input_.top > 0 ? LogitsWanted::kTop : LogitsWanted::kLast;
         if (drafted > 0) input_.logits = LogitsWanted::kAll;

@@ -71,9 +71,12 @@ struct PackReport {
 /// Writes `checkpoint` as a packed file at `path`: tensor by tensor in bounded memory, atomically (a temporary file in
 /// the same folder, synced and renamed; removed on failure or cancel). Refuses to overwrite its own source.
 /// A packed file, too, can be packed into other layouts, after its checksums have been checked; it is not ternarised by
-/// force. Throws Error(kInvalidArgument) where it has the layouts already, Error(kFormat) where it is damaged.
+/// force, and keeps the flash index it has. flash_index: with the clusters that an approximate head needs and a second
+/// copy of the head's rows (src/formats/flash_index.hpp). Throws Error(kInvalidArgument) where it has the layouts
+/// already, Error(kFormat) where it is damaged.
 PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
-                HeadLayout head = HeadLayout::kWhole, TernaryLayout ternary = TernaryLayout::kTwoBit);
+                HeadLayout head = HeadLayout::kWhole, TernaryLayout ternary = TernaryLayout::kTwoBit,
+                bool flash_index = false);
 
 /// Checks every section's SHA-256 and every expert record's CRC32C. Returns messages, one for each damaged section.
 std::vector<std::string> verify_packed(const Checkpoint& checkpoint, const Progress& progress);

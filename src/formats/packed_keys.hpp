@@ -25,9 +25,17 @@ inline constexpr size_t kShapeNumbers = 5;                                   // 
 inline constexpr std::string_view kExperts = "samara.experts.layouts";
 inline constexpr size_t kExpertNumbers = 3 + 3 * (kShapeNumbers + 1);
 
+// The index of an approximate head: two matrices, a tensor of token ids and a number. A packed file that is laid out
+// anew keeps them.
+inline constexpr std::string_view kFlashRows = "flash.rows";             // the head's rows, cluster by cluster
+inline constexpr std::string_view kFlashCentroids = "flash.centroids";   // a row a cluster
+inline constexpr std::string_view kFlashOrder = "samara.flash.order";    // little-endian int32, a token id a row
+inline constexpr std::string_view kFlashAlways = "samara.flash.always";  // leading clusters that every step reads
+
 /// True for every key that packing writes.
 constexpr bool writes(std::string_view key) {
-    for (const std::string_view group : {"packed.", "numerics.", "source.", "matrix.", "experts.", "section."}) {
+    for (const std::string_view group :
+         {"packed.", "numerics.", "source.", "matrix.", "experts.", "section.", "flash."}) {
         if (key.starts_with(kPrefix) && key.substr(kPrefix.size()).starts_with(group)) return true;
     }
     return false;

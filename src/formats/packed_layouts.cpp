@@ -9,11 +9,13 @@
 namespace samara::formats {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKinds{"embedding", "attention", "router", "feed-forward", "experts", "head"};
+constexpr std::array<std::string_view, 7> kKinds{"embedding", "attention", "router",     "feed-forward",
+                                                 "experts",   "head",      "flash index"};
 
 std::string_view kind_of(std::string_view name) {
     if (name == "token_embd.weight") return "embedding";
     if (name == "output.weight") return "head";
+    if (name.starts_with("flash.")) return "flash index";
     if (name.ends_with(".ffn_gate_inp.weight")) return "router";
     return name.find(".attn_") != std::string_view::npos ? "attention" : "feed-forward";
 }

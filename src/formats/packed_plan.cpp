@@ -52,9 +52,14 @@ std::vector<std::string> parts_of(const std::string& name, const BlockName& bloc
 
 class Planner {
   public:
-    Planner(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
+    Planner(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary, bool flash_index,
             const PlanStep& step)
-        : checkpoint_(checkpoint), ternarise_(ternarise), head_(head), ternary_(ternary), step_(step) {}
+        : checkpoint_(checkpoint),
+          ternarise_(ternarise),
+          head_(head),
+          ternary_(ternary),
+          flash_index_(flash_index),
+          step_(step) {}
 
     PackedPlan run() {
         std::set<int> expert_layers;
@@ -67,6 +72,7 @@ class Planner {
             }
         }
         if (checkpoint_.find("output.weight") == nullptr) add_tied_head();
+        if (flash_index_) add_flash_index();
         // Experts come last: what every token reads lies together at the front.
         for (const int layer : expert_layers) add_experts(layer);
         for (const PackedSection& section : plan_.sections) {
@@ -156,6 +162,48 @@ class Planner {
         }
     }
 
+    void add_flash_index() {
+        const Tensor* own = checkpoint_.find("output.weight");
+        const Tensor& head = own != nullptr ? *own : checkpoint_.get("token_embd.weight");
+        if (head.type >= TensorType::kMlx2Row || !head.pieces.empty()) {
+            throw Error(ErrorCode::kUnsupported, checkpoint_.file() + ": tensor '" + head.name + "' of type " +
+                                                     std::string(type_traits(head.type)->name) +
+                                                     ": a flash index can be made for GGUF's types only");
+        }
+        const auto vocab = static_cast<int64_t>(head.rows());
+        auto flash = std::make_shared<FlashTensors>();
+        flash->index = build_flash_index(head, control_tokens(checkpoint_.metadata(), vocab), [this] { step_(0); });
+        const std::vector<int32_t>& order = flash->index.order;
+        const size_t row_bytes = head.data.size() / head.rows();
+        flash->row_bytes.resize(head.data.size());
+        for (size_t i = 0; i < order.size(); ++i) {
+            const auto row = head.data.subspan(static_cast<size_t>(order[i]) * row_bytes, row_bytes);
+            std::copy(row.begin(), row.end(), flash->row_bytes.begin() + static_cast<int64_t>(i * row_bytes));
+        }
+        checkpoint_.drop(head.data);
+        flash->rows = head;
+        flash->rows.name = packed_keys::kFlashRows;
+        flash->rows.data = flash->row_bytes;
+        add_matrix(flash->rows.name, whole(flash->rows), Role::kHead);
+
+        flash->centroids.name = packed_keys::kFlashCentroids;
+        flash->centroids.type = TensorType::kF32;
+        flash->centroids.shape = {head.cols(), flash->index.centroids.size() / head.cols()};
+        flash->centroids.data = std::as_bytes(std::span(flash->index.centroids));
+        add_matrix(flash->centroids.name, whole(flash->centroids), Role::kRouter);
+
+        for (const int32_t id : order) {
+            for (int shift = 0; shift < 32; shift += 8)
+                flash->order_bytes.push_back(static_cast<std::byte>(id >> shift));
+        }
+        flash->order.name = packed_keys::kFlashOrder;
+        flash->order.type = TensorType::kI8;
+        flash->order.shape = {flash->order_bytes.size()};
+        flash->order.data = flash->order_bytes;
+        add_plain(flash->order, SectionKind::kCopy);
+        plan_.flash = std::move(flash);
+    }
+
     Slice expert_part(int layer, const char* part) const {
         const std::string name = "blk." + std::to_string(layer) + "." + part + ".weight";
         const std::optional<Slice> slice = find_slice(checkpoint_, name);
@@ -207,6 +255,7 @@ class Planner {
     Ternarise ternarise_;
     HeadLayout head_;
     TernaryLayout ternary_;
+    bool flash_index_;
     const PlanStep& step_;
     PackedPlan plan_;
 };
@@ -227,8 +276,8 @@ uint64_t slice_bytes(const Slice& slice) {
 void drop_slice(const Checkpoint& checkpoint, const Slice& slice) { checkpoint.drop(code_bytes(slice)); }
 
 PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
-                       const PlanStep& step) {
-    return Planner(checkpoint, ternarise, head, ternary, step).run();
+                       bool flash_index, const PlanStep& step) {
+    return Planner(checkpoint, ternarise, head, ternary, flash_index, step).run();
 }
 
 }  // namespace samara::formats

@@ -1,9 +1,11 @@
 #pragma once
 // What a packed file will hold, decided before a byte of it is written: its tensors in order and their layouts.
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "src/formats/flash_index.hpp"
 #include "src/formats/packed.hpp"
 
 namespace samara::formats {
@@ -40,11 +42,19 @@ struct PackedName {
     kernels::Matrix matrix;
 };
 
+/// Tensors that packing makes and no source holds.
+struct FlashTensors {
+    Tensor rows, centroids, order;
+    std::vector<std::byte> row_bytes, order_bytes;
+    FlashIndex index;
+};
+
 struct PackedPlan {
     std::vector<PackedSection> sections;
     std::vector<PackedName> matrices;
-    uint64_t input_bytes = 0;   // sum over sections
-    uint64_t output_bytes = 0;  // of the data, padding included
+    std::shared_ptr<const FlashTensors> flash;  // the index of an approximate head: sections refer to its tensors
+    uint64_t input_bytes = 0;                   // sum over sections
+    uint64_t output_bytes = 0;                  // of the data, padding included
 };
 
 /// Called with the source bytes that have been read since the last call; may throw to cancel.
@@ -53,7 +63,7 @@ using PlanStep = std::function<void(uint64_t bytes)>;
 /// Reads the source once (layouts depend on the weights) and drops its pages on the way. Throws Error(kUnsupported) for
 /// tensors that a packed file cannot hold, and what choose_layout throws.
 PackedPlan plan_packed(const Checkpoint& checkpoint, Ternarise ternarise, HeadLayout head, TernaryLayout ternary,
-                       const PlanStep& step);
+                       bool flash_index, const PlanStep& step);
 
 /// Bytes of a slice in the source.
 uint64_t slice_bytes(const Slice& slice);

@@ -72,11 +72,12 @@ class SectionStream {
 class Packer {
   public:
     Packer(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
-           HeadLayout head, TernaryLayout ternary)
+           HeadLayout head, TernaryLayout ternary, bool flash_index)
         : checkpoint_(checkpoint),
           ternarise_(ternarise),
           head_(head),
           layout_(ternary),
+          flash_index_(flash_index),
           progress_(progress),
           writer_(path, static_cast<uint32_t>(kPackedAlignment)) {
         for (const Tensor& tensor : checkpoint.tensors()) {
@@ -111,7 +112,8 @@ class Packer {
   private:
     PackedPlan make_plan() {
         if (!is_packed(checkpoint_)) {
-            return plan_packed(checkpoint_, ternarise_, head_, layout_, [this](uint64_t bytes) { step(bytes); });
+            return plan_packed(checkpoint_, ternarise_, head_, layout_, flash_index_,
+                               [this](uint64_t bytes) { step(bytes); });
         }
         PackedPlan plan = plan_relayout(checkpoint_, head_, layout_);
         uint64_t seen = 0;
@@ -168,6 +170,9 @@ class Packer {
             sections.push_back(section.name);
             if (section.kind == SectionKind::kExperts) append_experts(section, experts);
         }
+        if (plan_.flash) set(packed_keys::kFlashAlways, static_cast<uint32_t>(plan_.flash->index.always));
+        const MetaValue* flash = packed ? checkpoint_.metadata().find(packed_keys::kFlashAlways) : nullptr;
+        if (flash != nullptr) set(packed_keys::kFlashAlways, *flash);
         const size_t count = sections.size();
         set(packed_keys::kMatrixNames, array_of(kGgufString, std::move(names)));
         set(packed_keys::kMatrixTensors, array_of(kGgufString, std::move(tensors)));
@@ -339,6 +344,7 @@ class Packer {
     Ternarise ternarise_;
     HeadLayout head_;
     TernaryLayout layout_;
+    bool flash_index_;
     const Progress& progress_;
     GgufWriter writer_;
     PackedPlan plan_;
@@ -374,13 +380,19 @@ void refuse_own_source(const Checkpoint& checkpoint, const std::string& path) {
 }  // namespace
 
 PackReport pack(const Checkpoint& checkpoint, const std::string& path, Ternarise ternarise, const Progress& progress,
-                HeadLayout head, TernaryLayout ternary) {
+                HeadLayout head, TernaryLayout ternary, bool flash_index) {
+    if (flash_index && is_packed(checkpoint)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    checkpoint.file() +
+                        ": is a packed file already; make the flash index from the model that it was packed from");
+    }
     if (ternarise == Ternarise::kForce && is_packed(checkpoint)) {
         throw Error(ErrorCode::kInvalidArgument,
                     checkpoint.file() + ": is a packed file already; ternarise the model that it was packed from");
     }
     refuse_own_source(checkpoint, path);
-    return naming_file(checkpoint, [&] { return Packer(checkpoint, path, ternarise, progress, head, ternary).run(); });
+    return naming_file(checkpoint,
+                       [&] { return Packer(checkpoint, path, ternarise, progress, head, ternary, flash_index).run(); });
 }
 
 }  // namespace samara::formats

@@ -42,19 +42,6 @@ Error not_finite(int layer, const char* where) {
     return {ErrorCode::kNumeric, "layer " + std::to_string(layer) + ": the activations " + where + " are not finite"};
 }
 
-// Rows [first, first + count) of `a`.
-kernels::Activations rows_of(kernels::Activations a, int64_t first, int count) {
-    a.n = count;
-    a.x += first * a.stride;
-    a.q += first * a.stride;
-    a.high += first * a.stride;
-    a.low += first * a.stride;
-    a.sums16 += first * (a.stride / 16);
-    a.scale += first;
-    a.sum += first;
-    return a;
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -386,7 +373,7 @@ void Forward::logits(std::span<const SequenceInput> inputs, const LogitsSink& si
         quantise_rows(b_.head_input, count, config_.layers, "entering the head");
         // Of several tokens' rows the head's weights are read once: whole.
         TopLogits* only = count == 1 ? wanted_top(inputs, wanted_[begin]) : nullptr;
-        if (only != nullptr && screen_) {
+        if (only != nullptr && (screen_ || flash_)) {
             top_logits(*only);
             continue;
         }
@@ -415,13 +402,17 @@ TopLogits* Forward::wanted_top(std::span<const SequenceInput> inputs, int row) c
 
 // The best tokens of the one row in head_input.
 void Forward::top_logits(TopLogits& top) {
-    const bool screened = screen_->run(b_.head_input.view(1), b_.logits, top);
-    if (screened && head_mode_ != HeadMode::kChecked) return;
+    const bool found =
+        flash_ ? flash_->run(b_.head_input, b_.logits, top) : screen_->run(b_.head_input.view(1), b_.logits, top);
+    if (found && head_mode_ != HeadMode::kChecked && head_mode_ != HeadMode::kFlashChecked) return;
     multiply(b_.head_input, 1, {{&weights_.head, b_.logits, config_.vocab}});
-    if (screened) {
-        check_screen(top);
+    const std::span<const float> all(b_.logits, static_cast<size_t>(config_.vocab));
+    if (!found) {
+        choose_top(all, top);
+    } else if (flash_) {
+        flash_->compare(all);
     } else {
-        choose_top({b_.logits, static_cast<size_t>(config_.vocab)}, top);
+        check_screen(top);
     }
 }
 
@@ -539,38 +530,6 @@ void Forward::multiply(const ActivationBuffer& buffer, int n, const Product (&pr
     });
 }
 
-void ActivationBuffer::take(memory::Arena& arena, int64_t rows, int columns, int term_count) {
-    cols = columns;
-    stride = kernels::round_up(columns, 256);
-    terms = term_count;
-    for (int i = 0; i < terms; ++i) {
-        term[i] = {arena.take<float>(rows * stride),
-                   arena.take<int16_t>(rows * stride),
-                   arena.take<int8_t>(rows * stride),
-                   arena.take<int8_t>(rows * stride),
-                   arena.take<int32_t>(rows * stride / 16),
-                   arena.take<float>(rows),
-                   arena.take<int32_t>(rows)};
-    }
-}
-
-kernels::Activations ActivationBuffer::view(int n, int which) const {
-    const Term& t = term[which];
-    return {n, cols, stride, t.x, t.q, t.high, t.low, t.scale, t.sum, t.sums16};
-}
-
-bool ActivationBuffer::quantise(const kernels::KernelTable& kernels, int64_t i) const {
-    for (const Term& t : std::span(term, static_cast<size_t>(terms))) {
-        const kernels::QuantisedRow row{t.q + i * stride,   t.high + i * stride,
-                                        t.low + i * stride, t.sums16 + i * (stride / 16),
-                                        t.scale + i,        t.sum + i};
-        if (!kernels.quantise(t.x + i * stride, cols, stride, row)) return false;
-        if (&t != &term[terms - 1])
-            kernels.remainder(t.x + i * stride, row.q, *row.scale, cols, (&t)[1].x + i * stride);
-    }
-    return true;
-}
-
 void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_tokens, int threads) {
     const int64_t n = max_tokens;
     const int64_t used = c.experts > 0 ? c.experts_used : 1;
@@ -610,8 +569,10 @@ void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_token
 uint64_t Forward::scratch_bytes(const ModelConfig& config, int max_tokens, int threads, HeadMode head) {
     memory::Arena count;
     StepBuffers().take(count, config, max_tokens, threads);
-    return count.used() +
-           (head == HeadMode::kFull ? 0 : ScreenedHead::scratch_bytes(config.vocab, config.hidden, kMaxTop));
+    if (head == HeadMode::kFull) return count.used();
+    const bool flash = head == HeadMode::kFlash || head == HeadMode::kFlashChecked;
+    return count.used() + (flash ? FlashHead::scratch_bytes(config.vocab)
+                                 : ScreenedHead::scratch_bytes(config.vocab, config.hidden, kMaxTop));
 }
 
 Forward::Forward(const ModelConfig& config, const Weights& weights, const kernels::KernelTable& kernels,
@@ -628,6 +589,10 @@ Forward::Forward(const ModelConfig& config, const Weights& weights, const kernel
     queries_.reserve(static_cast<size_t>(max_tokens));
     unhidden_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(config.experts));
     wanted_.reserve(static_cast<size_t>(max_tokens));
+    if (head_mode_ == HeadMode::kFlash || head_mode_ == HeadMode::kFlashChecked) {
+        flash_.emplace(weights.flash, kernels, pool);
+        return;
+    }
     // The screen's bound is of one term.
     if (head_mode_ == HeadMode::kFull || b_.head_input.terms == 2) return;
     screen_.emplace(weights.head, kernels, pool);

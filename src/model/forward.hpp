@@ -12,7 +12,9 @@
 #include "src/kernels/kernels.hpp"
 #include "src/memory/arena.hpp"
 #include "src/memory/kv_cache.hpp"
+#include "src/model/activations.hpp"
 #include "src/model/config.hpp"
+#include "src/model/flash.hpp"
 #include "src/model/head.hpp"
 #include "src/model/weights.hpp"
 #include "src/platform/thread_pool.hpp"
@@ -31,30 +33,6 @@ struct SequenceInput {
 
 /// Receives the logits of token `token` of input `input`: vocab floats, valid during the call.
 using LogitsSink = std::function<void(int input, int token, std::span<const float> logits)>;
-
-/// Activations of up to `rows` vectors of `cols` values: floats, and the 16-bit integers they are quantised to. In a
-/// dense model a second term is quantised from what the first rounds away (docs/decisions/two-terms.md).
-struct ActivationBuffer {
-    struct Term {
-        float* x = nullptr;         // (rows, stride)
-        int16_t* q = nullptr;       // (rows, stride)
-        int8_t* high = nullptr;     // (rows, stride)
-        int8_t* low = nullptr;      // (rows, stride)
-        int32_t* sums16 = nullptr;  // (rows, stride/16)
-        float* scale = nullptr;     // (rows)
-        int32_t* sum = nullptr;     // (rows)
-    };
-    int cols = 0;
-    int64_t stride = 0;  // cols rounded up to 256
-    int terms = 1;
-    Term term[2];
-
-    void take(memory::Arena& arena, int64_t rows, int columns, int terms);
-    float* row(int64_t i) const { return term[0].x + i * stride; }
-    kernels::Activations view(int n, int which = 0) const;
-    /// Quantises row i. False when a value is not finite.
-    bool quantise(const kernels::KernelTable& kernels, int64_t i) const;
-};
 
 /// Every buffer of a step, for at most `max_tokens` tokens.
 struct StepBuffers {
@@ -109,6 +87,9 @@ class Forward {
 
     /// What the screened head has done so far; null when the head is always read whole.
     const ScreenCounts* screen_counts() const { return screen_ ? &screen_->counts() : nullptr; }
+
+    /// What the approximate head has done so far; null when the head is not so.
+    const FlashHead* flash() const { return flash_ ? &*flash_ : nullptr; }
 
     /// Where the time of all runs so far went.
     const PartSeconds& seconds() const { return seconds_; }
@@ -170,6 +151,7 @@ class Forward {
     int n_ = 0;  // rows of this step
     HeadMode head_mode_;
     std::optional<ScreenedHead> screen_;
+    std::optional<FlashHead> flash_;
     TopLogits checked_;  // what the whole head gives, to compare
     PartSeconds seconds_;
     std::chrono::steady_clock::time_point lap_start_;

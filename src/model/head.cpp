@@ -45,30 +45,44 @@ void TopLogits::reserve(int top, int others) {
     logits.reserve(n);
 }
 
-void choose_top(std::span<const float> logits, TopLogits& top) {
+namespace {
+
+/// choose_top over the ids id(0) to id(count - 1).
+template <class Id>
+void choose_top_of(std::span<const float> logits, size_t count, Id id, TopLogits& top) {
     const auto better = [&](int32_t a, int32_t b) {
         const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
         return x != y ? x > y : a < b;
     };
     const auto k = static_cast<size_t>(top.k);
-    const auto excluded = [&](int32_t id) { return std::find(top.also.begin(), top.also.end(), id) != top.also.end(); };
+    const auto excluded = [&](int32_t i) { return std::find(top.also.begin(), top.also.end(), i) != top.also.end(); };
     // A heap of the best so far, the worst of them on top.
     top.ids.clear();
-    const auto count = static_cast<int32_t>(logits.size());
-    for (int32_t id = 0; id < count; ++id) {
-        if (top.ids.size() == k && !better(id, top.ids.front())) continue;
-        if (excluded(id)) continue;
+    for (size_t n = 0; n < count; ++n) {
+        const int32_t candidate = id(n);
+        if (top.ids.size() == k && !better(candidate, top.ids.front())) continue;
+        if (excluded(candidate)) continue;
         if (top.ids.size() == k) {
             std::pop_heap(top.ids.begin(), top.ids.end(), better);
             top.ids.pop_back();
         }
-        top.ids.push_back(id);
+        top.ids.push_back(candidate);
         std::push_heap(top.ids.begin(), top.ids.end(), better);
     }
     std::sort_heap(top.ids.begin(), top.ids.end(), better);
     add_others(top);
     top.logits.clear();
-    for (const int32_t id : top.ids) top.logits.push_back(logits[static_cast<size_t>(id)]);
+    for (const int32_t i : top.ids) top.logits.push_back(logits[static_cast<size_t>(i)]);
+}
+
+}  // namespace
+
+void choose_top(std::span<const float> logits, TopLogits& top) {
+    choose_top_of(logits, logits.size(), [](size_t n) { return static_cast<int32_t>(n); }, top);
+}
+
+void choose_top(std::span<const float> logits, std::span<const int32_t> candidates, TopLogits& top) {
+    choose_top_of(logits, candidates.size(), [&](size_t n) { return candidates[n]; }, top);
 }
 
 ScreenedHead::ScreenedHead(const Matrix& head, const kernels::KernelTable& kernels, platform::ThreadPool& pool)

@@ -19,9 +19,11 @@
 namespace samara::model {
 
 enum class HeadMode {
-    kFull,      // always whole: the definition
-    kScreened,  // in part where the layout, the instruction set and the request allow it
-    kChecked,   // both, compared: a difference is an Error(kInternal)
+    kFull,          // always whole: the definition
+    kScreened,      // in part where the layout, the instruction set and the request allow it
+    kChecked,       // both, compared: a difference is an Error(kInternal)
+    kFlash,         // approximate: src/model/flash.hpp
+    kFlashChecked,  // the same, counting how often it finds the whole head's best tokens
 };
 
 /// A request for the best tokens after the last one of a sequence, and its answer.
@@ -40,6 +42,8 @@ inline constexpr float kScreenDeviations = 9.0F;
 
 /// Fills `top` from all logits.
 void choose_top(std::span<const float> logits, TopLogits& top);
+/// The same, where all ids but `candidates` and top.also are absent: their logits are not looked at.
+void choose_top(std::span<const float> logits, std::span<const int32_t> candidates, TopLogits& top);
 
 /// What the screen did, in sums over its steps.
 struct ScreenCounts {

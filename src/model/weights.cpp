@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "src/formats/packed.hpp"
+#include "src/formats/packed_keys.hpp"
 #include "src/formats/packed_plan.hpp"
 #include "src/formats/repack.hpp"
 #include "src/kernels/screen.hpp"
@@ -383,6 +384,52 @@ Weights Weights::load(std::unique_ptr<Checkpoint> checkpoint, const ModelConfig&
     WeightsLoader loader(w, *w.checkpoint_, config, pool, budget, progress, split_head);
     formats::naming_file(*w.checkpoint_, [&] { loader.run(); });
     return w;
+}
+
+void Weights::load_flash(const ModelConfig& config) {
+    const Checkpoint& c = *checkpoint_;
+    const auto bad = [&](const std::string& what) {
+        throw Error(ErrorCode::kFormat, c.file() + ": flash index: " + what);
+    };
+    if (!packed_ || !c.metadata().has(formats::packed_keys::kFlashAlways)) {
+        throw Error(ErrorCode::kInvalidArgument, c.file() +
+                                                     ": has no flash index: head flash needs a file packed with "
+                                                     "samara pack --flash-index");
+    }
+    flash.rows = formats::packed_matrix(c, std::string(formats::packed_keys::kFlashRows));
+    flash.centroids = formats::packed_matrix(c, std::string(formats::packed_keys::kFlashCentroids));
+    const int clusters = (config.vocab + formats::kFlashClusterRows - 1) / formats::kFlashClusterRows;
+    const auto check = [&](const char* name, const Matrix& m, int rows) {
+        if (m.rows == rows && m.cols == config.hidden) return;
+        bad(std::string(name) + ": expected " + std::to_string(rows) + " rows of " + std::to_string(config.hidden) +
+            ", found " + std::to_string(m.rows) + " of " + std::to_string(m.cols));
+    };
+    check("rows", flash.rows, config.vocab);
+    check("centroids", flash.centroids, clusters);
+    if (flash.rows.layout == kernels::Layout::kNibbleKSplit) bad("rows: expected a whole layout, found a split one");
+    const uint64_t always = c.metadata().get_uint(formats::packed_keys::kFlashAlways);
+    if (always > static_cast<uint64_t>(clusters)) {
+        bad("always: expected at most " + std::to_string(clusters) + " clusters, found " + std::to_string(always));
+    }
+    flash.always = static_cast<int>(always);
+    const Tensor& order = c.get(std::string(formats::packed_keys::kFlashOrder));
+    const auto vocab = static_cast<size_t>(config.vocab);
+    if (order.type != formats::TensorType::kI8 || order.data.size() != 4 * vocab) {
+        bad("order: expected " + std::to_string(4 * vocab) + " bytes of type I8, found " +
+            std::to_string(order.data.size()));
+    }
+    flash.order.resize(vocab);
+    flash.row_of.assign(vocab, -1);
+    for (size_t row = 0; row < vocab; ++row) {
+        uint32_t id = 0;
+        for (size_t i = 0; i < 4; ++i) id |= std::to_integer<uint32_t>(order.data[4 * row + i]) << (8 * i);
+        if (id >= vocab || flash.row_of[id] >= 0) {
+            bad("order: row " + std::to_string(row) + ": expected each token once, found " + std::to_string(id) +
+                (id >= vocab ? "" : " again"));
+        }
+        flash.order[row] = static_cast<int32_t>(id);
+        flash.row_of[id] = static_cast<int32_t>(row);
+    }
 }
 
 BytesPerToken Weights::bytes_per_token(const ModelConfig& config) const {

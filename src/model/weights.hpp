@@ -32,6 +32,15 @@ struct LayerWeights {
     std::vector<FeedForward> experts;  // (experts), or the one dense feed-forward
 };
 
+/// The index of an approximate head (src/formats/flash_index.hpp).
+struct FlashWeights {
+    kernels::Matrix rows;         // (vocab, hidden): the head's rows, cluster by cluster
+    kernels::Matrix centroids;    // (clusters, hidden)
+    int always = 0;               // leading clusters that every step reads
+    std::vector<int32_t> order;   // (vocab): the token of each row
+    std::vector<int32_t> row_of;  // (vocab): the row of each token
+};
+
 /// Bytes that one token's forward pass reads, by part; KV and embedding row aside.
 struct BytesPerToken {
     uint64_t attention = 0;
@@ -71,6 +80,11 @@ class Weights {
     std::vector<LayerWeights> layers;
     const float* output_norm = nullptr;  // (hidden)
     kernels::Matrix head;                // (vocab, hidden)
+    FlashWeights flash;                  // loaded when asked for
+
+    /// Takes the flash index of a packed file. Throws Error(kInvalidArgument) when the file has none, Error(kFormat)
+    /// when it is damaged.
+    void load_flash(const ModelConfig& config);
 
   private:
     friend class WeightsLoader;

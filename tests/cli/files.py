@@ -1,5 +1,6 @@
 """Files that commands read and write: broken, missing, in the way, too large, interrupted."""
 
+import json
 import os
 import pathlib
 import signal
@@ -34,6 +35,21 @@ def a_device_or_pipe_or_folder_is_never_replaced_by_a_file():
             refused(*maker(words, ""), code=2, says=["name of a file"])
         expect(stat.S_ISFIFO(os.stat(place / "pipe").st_mode), "the pipe is still one")
         expect(sorted(os.listdir(place)) == ["pipe", "sub"], "nothing else")
+
+
+@test
+def a_flash_head_needs_its_index_and_says_how_often_it_agrees():
+    with folder() as place:
+        packed, answer = str(place / "packed.gguf"), ["-p", "Hello", "-n", "20", "--temperature", "0", "--json"]
+        succeeds("pack", "-m", model(), "-o", packed, "--flash-index")
+        expect(b"flash index" in succeeds("inspect", packed).out, "inspect shows the index")
+        found = json.loads(succeeds("run", "-m", packed, "--head", "flash-checked", *answer).out)["flash_agreement"]
+        expect(found["compared"] > 0 and 0 <= found["top20"] <= 1, f"an agreement, found {found}")
+        expect(json.loads(succeeds("run", "-m", packed, "--head", "flash", *answer).out)["flash_agreement"] is None,
+               "nothing is compared")
+        refused("run", "-m", model(), "--head", "flash", *answer, code=2, says=["flash index", "--flash-index"])
+        refused("pack", "-m", packed, "-o", str(place / "again"), "--flash-index", code=2, says=["packed file already"])
+        expect(os.listdir(place) == ["packed.gguf"], "nothing left")
 
 
 @test
