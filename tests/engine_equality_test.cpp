@@ -107,6 +107,49 @@ TEST(EngineEquality, ASmallStepLimitDoesNotShow) {
     EXPECT_TRUE(same_bits(logits_of(*Engine::load(o), tokens()), expected()));
 }
 
+// With keys and values of 8 bits the logits are others, and as equal among themselves.
+TEST(EngineEquality, BytesOfKeysAndValuesGiveTheSameBitsOnEverySetThreadCountAndChunk) {
+    const auto load_bytes = [](const std::string& isa, int threads) {
+        LoadOptions o;
+        o.path = tiny();
+        o.isa = isa;
+        o.threads = threads;
+        o.context_tokens = kPrompt;
+        o.max_sessions = 2;
+        o.kv = "int8";
+        return Engine::load(o);
+    };
+    const auto bytes = load_bytes("auto", 2);
+    const auto whole = logits_of(*bytes, tokens());
+    EXPECT_FALSE(same_bits(whole, expected()));
+    for (const int chunk : {1, 7, 64}) {
+        EXPECT_TRUE(same_bits(logits_of(*bytes, tokens(), chunk), whole)) << chunk;
+    }
+    for (const std::string& isa : instruction_sets()) {
+        const auto short_prompt = part(tokens(), 0, 80);
+        EXPECT_TRUE(same_bits(logits_of(*load_bytes(isa, 1), short_prompt), rows(whole, 0, 80))) << isa;
+    }
+    const auto session = bytes->create_session();
+    add(*session, part(tokens(), 0, 200));
+    const auto copy = session->fork();
+    EXPECT_TRUE(same_bits(step_all(*copy, part(tokens(), 200, 100)), rows(whole, 200, 100)));
+    EXPECT_TRUE(same_bits(step_all(*session, part(tokens(), 200, 100)), rows(whole, 200, 100)));
+    EXPECT_LT(bytes->kv_bytes(299) * 100, engine().kv_bytes(299) * 55);
+}
+
+TEST(EngineEquality, KeysAndValuesOfAnotherTypeAreRefused) {
+    LoadOptions o;
+    o.path = tiny();
+    o.kv = "int4";
+    try {
+        Engine::load(o);
+        FAIL() << "loaded";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+        EXPECT_STREQ(error.what(), "kv: expected int16 or int8, found \"int4\"");
+    }
+}
+
 TEST(EngineEquality, PromptsInOneStepDoNotShowInEachOther) {
     const auto other_tokens = prompt(137, engine().info().vocab, 2);
     const auto other_expected = logits_of(engine(), other_tokens);

@@ -230,6 +230,37 @@ TEST(Quantise, WritesNothingBeyondARowWithoutPaddingAndAcceptsNoPlanesAndNoSums)
     }
 }
 
+TEST(QuantiseBytes, IsTheFormulaOnEverySet) {
+    Random random(21);
+    for (const Isa isa : supported_isas()) {
+        const KernelTable& set = kernel_table(isa);
+        for (const int n : {16, 64, 80, 128}) {
+            for (const float size : {1.0f, 1e-29f, 1e36f}) {
+                const std::vector<float> x = random.normals(n, size);
+                float absmax = 0;
+                for (const float v : x) absmax = std::max(absmax, std::abs(v));
+                std::vector<int8_t> q(static_cast<size_t>(n) + 16, 77);
+                float scale = 0;
+                ASSERT_TRUE(set.quantise_bytes(x.data(), n, q.data(), &scale));
+                EXPECT_EQ(scale, absmax / 127);
+                const float factor = 127 / absmax;
+                for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(q[i], std::nearbyint(x[i] * factor)) << set.name;
+                EXPECT_TRUE(std::all_of(q.begin() + n, q.end(), [](int8_t b) { return b == 77; })) << set.name;
+            }
+        }
+        std::vector<int8_t> q(16, 77);
+        float scale = 1;
+        EXPECT_TRUE(set.quantise_bytes(std::vector<float>(16, 1e-31f).data(), 16, q.data(), &scale));
+        EXPECT_TRUE(same_bits(std::vector<int8_t>(16, 0), q));
+        EXPECT_EQ(scale, 0.0f);
+        for (const float bad : {kNan, -kNan, kInfinity, -kInfinity}) {
+            std::vector<float> x(16, 1.0f);
+            x[9] = bad;
+            EXPECT_FALSE(set.quantise_bytes(x.data(), 16, q.data(), &scale)) << set.name;
+        }
+    }
+}
+
 TEST(Quantise, EverySetGivesTheScalarBits) {
     Random random(3);
     for (const KernelTable* set : other_sets()) {
@@ -420,9 +451,17 @@ struct AttentionCase {
     std::vector<int16_t> v;
     std::vector<float> k_scale;
     std::vector<float> v_scale;
+    KvType type = KvType::kInt16;
+    std::vector<int8_t> bytes = {};  // k, then v, where the type is 8 bits
+
+    KvBlock block() const {
+        if (type == KvType::kInt16) return {k.data(), v.data(), k_scale.data(), v_scale.data(), 0, type};
+        return {bytes.data(), bytes.data() + k.size(), k_scale.data(), v_scale.data(), 0, type};
+    }
 };
 
-AttentionCase attention_case(Random& random, int heads, int head_dim, int begin, int end) {
+AttentionCase attention_case(Random& random, int heads, int head_dim, int begin, int end,
+                             KvType type = KvType::kInt16) {
     AttentionCase c{heads,
                     head_dim,
                     begin,
@@ -438,6 +477,16 @@ AttentionCase attention_case(Random& random, int heads, int head_dim, int begin,
         c.k_scale[at] = random.between(0, 7) == 0 ? 0.0f : std::abs(random.normal(3e-5f));
         c.v_scale[at] = random.between(0, 7) == 0 ? 1e-41f : std::abs(random.normal(3e-5f));
     }
+    if (type == KvType::kInt8) {
+        c.type = type;
+        for (std::vector<int16_t>* words : {&c.k, &c.v}) {
+            for (int16_t& w : *words) {
+                w = static_cast<int16_t>(w % 128);
+                c.bytes.push_back(static_cast<int8_t>(w));
+            }
+        }
+        for (float& scale : c.k_scale) scale *= 256;
+    }
     return c;
 }
 
@@ -452,8 +501,7 @@ Attention attend(const KernelTable& set, const AttentionCase& c) {
     const auto heads = static_cast<size_t>(c.heads);
     Attention r{std::vector<float>(heads, 9), std::vector<float>(heads, 9),
                 std::vector<float>(heads * static_cast<size_t>(c.head_dim), 9)};
-    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data(), 0};
-    set.attend_block(c.q.data(), c.heads, c.head_dim, c.scale, block, c.begin, c.end, r.view());
+    set.attend_block(c.q.data(), c.heads, c.head_dim, c.scale, c.block(), c.begin, c.end, r.view());
     return r;
 }
 
@@ -502,7 +550,8 @@ TEST(Attention, EverySetFollowsTheFormulasAndIgnoresWhatLiesOutsideTheKeys) {
             for (const int heads : {1, 2, 3, 4, 5, 7, 16, 17}) {
                 for (const auto& [begin, end] :
                      {std::pair{0, 64}, {0, 1}, {63, 64}, {5, 6}, {0, 17}, {15, 33}, {16, 32}, {31, 64}}) {
-                    const AttentionCase c = attention_case(random, heads, head_dim, begin, end);
+                    const KvType type = (begin + end) % 2 == 0 ? KvType::kInt16 : KvType::kInt8;
+                    const AttentionCase c = attention_case(random, heads, head_dim, begin, end, type);
                     expect_same(attend_by_definition(c), attend(kernel_table(isa), c),
                                 std::string(isa_name(isa)) + " heads " + std::to_string(heads) + " dim " +
                                     std::to_string(head_dim) + " keys " + std::to_string(begin) + "-" +
@@ -612,7 +661,8 @@ TEST(Attention, RowsTogetherGiveTheBitsOfEachRowAloneWhateverKeysEachSees) {
                 std::vector<AttentionCase> blocks;
                 for (int b = 0; b < kBlocks; ++b) {
                     blocks.push_back(attention_case(random, heads, dim, std::clamp(first - 64 * b, 0, 64),
-                                                    std::clamp(last - 64 * b, 0, 64)));
+                                                    std::clamp(last - 64 * b, 0, 64),
+                                                    position % 2 == 0 ? KvType::kInt16 : KvType::kInt8));
                 }
                 const std::vector<float> q = random.normals(rows * dim, 2.0f);
                 std::vector<float> transposed(static_cast<size_t>(dim * kQueryRows), 0.0f);
@@ -629,7 +679,6 @@ TEST(Attention, RowsTogetherGiveTheBitsOfEachRowAloneWhateverKeysEachSees) {
                 for (int b = 0; b < kBlocks; ++b) {
                     AttentionCase& c = blocks[static_cast<size_t>(b)];
                     if (c.begin == c.end) continue;
-                    const KvBlock block{c.k.data(), c.v.data(), c.k_scale.data(), c.v_scale.data(), 0};
                     for (int t = 0; t < tokens; ++t) {
                         AttentionCase one = c;
                         one.q.assign(q.begin() + t * heads * dim, q.begin() + (t + 1) * heads * dim);
@@ -650,7 +699,7 @@ TEST(Attention, RowsTogetherGiveTheBitsOfEachRowAloneWhateverKeysEachSees) {
                     }
                     set.attend_rows({rows, transposed.data(), begin.data(), end.data(), found.max.data(),
                                      found.sum.data(), found.out.data(), scratch.data()},
-                                    dim, c.scale, block, c.begin, c.end);
+                                    dim, c.scale, c.block(), c.begin, c.end);
                 }
                 for (int t = 0; t < tokens; ++t) {
                     const int r = t * heads;

@@ -53,9 +53,9 @@ struct Checked {
             for (int layer = 0; layer < 3; ++layer) {
                 for (int head = 0; head < 2; ++head) {
                     const KvPool::Slot slot = kv.slot(layer, head, kv.length() + i);
-                    slot.k[0] = value;
-                    slot.k[15] = static_cast<int16_t>(value + layer);
-                    slot.v[0] = static_cast<int16_t>(value + head);
+                    put(slot.k, 0, value);
+                    put(slot.k, 15, value + layer);
+                    put(slot.v, 0, value + head);
                     *slot.k_scale = value;
                     *slot.v_scale = -value;
                 }
@@ -76,14 +76,27 @@ struct Checked {
                 for (int head = 0; head < 2; ++head) {
                     const kernels::KvBlock b = kv.block(layer, head, p / kPage);
                     const int64_t at = p % kPage;
-                    ASSERT_EQ(b.k[at * 16], value) << "layer " << layer << " position " << p;
-                    ASSERT_EQ(b.k[at * 16 + 15], value + layer);
-                    ASSERT_EQ(b.v[at * 16], value + head);
+                    ASSERT_EQ(get(b.k, at * 16), kept(value)) << "layer " << layer << " position " << p;
+                    ASSERT_EQ(get(b.k, at * 16 + 15), kept(value + layer));
+                    ASSERT_EQ(get(b.v, at * 16), kept(value + head));
                     ASSERT_EQ(b.k_scale[at], value);
                     ASSERT_EQ(b.v_scale[at], -value);
                 }
             }
         }
+    }
+
+    bool bytes() const { return kv.type() == kernels::KvType::kInt8; }
+    int kept(int value) const { return bytes() ? static_cast<int8_t>(value) : static_cast<int16_t>(value); }
+    void put(void* vector, int at, int value) const {
+        if (bytes()) {
+            static_cast<int8_t*>(vector)[at] = static_cast<int8_t>(value);
+        } else {
+            static_cast<int16_t*>(vector)[at] = static_cast<int16_t>(value);
+        }
+    }
+    int get(const void* vectors, int64_t at) const {
+        return bytes() ? static_cast<const int8_t*>(vectors)[at] : static_cast<const int16_t*>(vectors)[at];
     }
 
     KvSequence kv;
@@ -228,6 +241,9 @@ TEST(KvCache, AnyOrderOfOperationsKeepsEverySequenceRightAndWithinItsShare) {
         random_operations(shape(70, 0, 1), seed, 400);
         random_operations(shape(70, 64, 64), seed, 400);
         random_operations(shape(70, 57, 129, 640), seed, 400);
+        KvShape bytes = shape();
+        bytes.type = kernels::KvType::kInt8;
+        random_operations(bytes, seed, 400);
         if (HasFatalFailure()) return;
     }
 }

@@ -177,6 +177,7 @@ void run(Options o) {
         {"supported_isas", samara_supported_isas()},
         {"threads", info.threads},
         {"head", o.load.head},
+        {"kv", o.load.kv},
         {"prompt_tokens", o.prompt_tokens},
         {"gen_tokens", o.gen_tokens},
         {"rounds", o.rounds},

@@ -67,6 +67,7 @@ samara_load_params load_params(const LoadFlags& flags, const std::string& path) 
     p.max_sessions = flags.max_sessions;
     p.max_step_tokens = flags.max_step_tokens;
     p.head = flags.head.c_str();
+    p.kv = flags.kv.c_str();
     p.metadata_only = flags.metadata_only ? 1 : 0;
     return p;
 }

@@ -36,6 +36,7 @@ struct LoadFlags {
     uint32_t max_step_tokens = 0;
     uint32_t max_sessions = 1;
     std::string head = "full";
+    std::string kv = "int16";
     bool metadata_only = false;
 };
 

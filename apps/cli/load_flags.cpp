@@ -20,6 +20,9 @@ void add_load_flags(CLI::App& command, LoadFlags& flags) {
                     "--temperature 0 or a --top-k of 1 to 256, and read the head whole else")
         ->check(CLI::IsMember({"full", "screened", "checked", "flash", "flash-checked"}))
         ->capture_default_str();
+    command.add_option("--kv", flags.kv, "Keep keys and values as int16, or as int8: half the memory, other logits")
+        ->check(CLI::IsMember({"int16", "int8"}))
+        ->capture_default_str();
     command.add_option("--memory-budget", flags.memory_budget, "Refuse to load when more would be needed, e.g. 6GiB");
 }
 

@@ -328,6 +328,7 @@ LoadOptions load_options(const LoadFlags& flags, const std::string& path, uint64
     o.context_tokens = context;
     o.max_sessions = 1;
     o.head = flags.head;
+    o.kv = flags.kv;
     o.kernels = &rounding_kernels(kernels::parse_isa(flags.isa));
     return o;
 }

@@ -38,6 +38,7 @@ struct LoadOptions {
     int rewind_span = 1024;
     // How `generate` reads the vocabulary head: "full", "screened", "checked", "flash" or "flash-checked".
     std::string head = "full";
+    std::string kv = "int16";    // keys and values are kept as "int16", or as "int8" in half the memory
     bool metadata_only = false;  // headers and metadata, no weights: such an engine makes no sessions
     std::function<bool(uint64_t done, uint64_t total)> progress;  // false cancels
     const kernels::KernelTable* kernels = nullptr;  // in place of isa's own, to measure what a changed kernel does

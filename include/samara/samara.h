@@ -82,6 +82,8 @@ typedef struct samara_load_params {
                               * that gives the same tokens (greedy, or top-k of at most 256); "checked": both, compared;
                               * "flash": approximately, from a file with a flash index: tokens outside the clusters that
                               * are read count as absent, and nothing is drafted; "flash-checked": the same, compared */
+    const char *kv;          /* keys and values are kept as NULL or "int16"; or as "int8": half the memory and reads, and
+                              * other logits (docs/decisions/int8-kv.md) */
 } samara_load_params;
 
 /* Bytes, by part. total is what the engine may hold at most; it is compared with the budget before loading. */

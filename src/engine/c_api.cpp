@@ -124,6 +124,7 @@ samara::LoadOptions load_options(const samara_load_params* given) {
     o.rewind_span = narrow(p.rewind_span, o.rewind_span, "rewind_span");
     o.metadata_only = p.metadata_only != 0;
     if (p.head != nullptr) o.head = p.head;
+    if (p.kv != nullptr) o.kv = p.kv;
     if (p.progress != nullptr) {
         o.progress = [fn = p.progress, user = p.user](uint64_t done, uint64_t total) {
             return fn(done, total, user) != 0;

@@ -44,6 +44,12 @@ LoadOptions resolve(LoadOptions o, const model::ModelConfig& config) {
     return o;
 }
 
+kernels::KvType kv_type(const LoadOptions& o) {
+    if (o.kv.empty() || o.kv == "int16") return kernels::KvType::kInt16;
+    if (o.kv == "int8") return kernels::KvType::kInt8;
+    throw Error(ErrorCode::kInvalidArgument, "kv: expected int16 or int8, found \"" + o.kv + "\"");
+}
+
 memory::KvShape kv_shape(const model::ModelConfig& c, const LoadOptions& o) {
     return {c.kv_heads,
             c.head_dim,
@@ -51,7 +57,8 @@ memory::KvShape kv_shape(const model::ModelConfig& c, const LoadOptions& o) {
             c.window,
             o.rewind_span,
             o.max_step_tokens,
-            static_cast<int64_t>(o.context_tokens)};
+            static_cast<int64_t>(o.context_tokens),
+            kv_type(o)};
 }
 
 // What a process that runs an engine holds besides: pages of the program's own code, the threads' stacks, page tables

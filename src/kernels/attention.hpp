@@ -16,17 +16,26 @@ namespace samara::kernels {
 namespace {
 
 constexpr int kHeadsAtOnce = 16;  // query heads that share one pass over the keys
-constexpr int kLine = 32;         // 16-bit integers in a cache line
+constexpr int kLineBytes = 64;
+
+template <class V>
+[[gnu::always_inline]] inline typename V::F load_integers(const int16_t* p) {
+    return V::load_i16(p);
+}
+template <class V>
+[[gnu::always_inline]] inline typename V::F load_integers(const int8_t* p) {
+    return V::load_i8(p);
+}
 
 /// Brings the line `bytes` after `p` into the second-level cache: keys and values come in pieces that are too short for
 /// the hardware's own prefetching.
-[[gnu::always_inline]] inline void fetch_ahead(const int16_t* p, int64_t bytes) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + bytes, 0, 2);
+[[gnu::always_inline]] inline void fetch_ahead(const void* p, int64_t bytes) {
+    __builtin_prefetch(static_cast<const char*>(p) + bytes, 0, 2);
 }
 
 /// Partial sums of kHeads x kKeys scores. `sums` is (heads, 16 keys). `next`: see KvBlock.
-template <class V, int kHeads, int kKeys>
-inline void score_tile(const float* q, const int16_t* keys, int head_dim, int64_t next, typename V::F* sums) {
+template <class V, int kHeads, int kKeys, class Integer>
+inline void score_tile(const float* q, const Integer* keys, int head_dim, int64_t next, typename V::F* sums) {
     typename V::F acc[kHeads][kKeys];
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h)
@@ -35,8 +44,8 @@ inline void score_tile(const float* q, const int16_t* keys, int head_dim, int64_
     for (int d = 0; d < head_dim; d += 16) {
         typename V::F k[kKeys];
 #pragma GCC unroll 16
-        for (int j = 0; j < kKeys; ++j) k[j] = V::load_i16(keys + j * head_dim + d);
-        if (d % kLine == 0) {
+        for (int j = 0; j < kKeys; ++j) k[j] = load_integers<V>(keys + j * head_dim + d);
+        if (d % (kLineBytes / static_cast<int>(sizeof(Integer))) == 0) {
 #pragma GCC unroll 16
             for (int j = 0; j < kKeys; ++j) fetch_ahead(keys + j * head_dim + d, next);
         }
@@ -54,8 +63,8 @@ inline void score_tile(const float* q, const int16_t* keys, int head_dim, int64_
 }
 
 /// Scores of kHeads heads against 16 keys, not yet scaled by the key. scores is (heads, 64).
-template <class V, int kHeads>
-inline void score_heads(const float* q, const int16_t* keys, int head_dim, int64_t next, typename V::F key_scale,
+template <class V, int kHeads, class Integer>
+inline void score_heads(const float* q, const Integer* keys, int head_dim, int64_t next, typename V::F key_scale,
                         float* scores) {
     typename V::F sums[kHeads * 16];
     for (int j = 0; j < 16; j += V::kScoreKeys)
@@ -64,8 +73,8 @@ inline void score_heads(const float* q, const int16_t* keys, int head_dim, int64
 }
 
 /// out[h][0..16*kChunks) = sum over keys [begin, end) of w[h][j] * v[j]. w is (heads, 64).
-template <class V, int kHeads, int kChunks>
-inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin, int end, int64_t next, float* out) {
+template <class V, int kHeads, int kChunks, class Integer>
+inline void value_tile(const float* w, const Integer* v, int head_dim, int begin, int end, int64_t next, float* out) {
     typename V::F acc[kHeads][kChunks];
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h)
@@ -74,9 +83,10 @@ inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin
     for (int j = begin; j < end; ++j) {
         typename V::F value[kChunks];
 #pragma GCC unroll 16
-        for (int c = 0; c < kChunks; ++c) value[c] = V::load_i16(v + j * head_dim + 16 * c);
+        for (int c = 0; c < kChunks; ++c) value[c] = load_integers<V>(v + j * head_dim + 16 * c);
 #pragma GCC unroll 16
-        for (int c = 0; c < kChunks; c += kLine / 16) fetch_ahead(v + j * head_dim + 16 * c, next);
+        for (int c = 0; c < kChunks; c += kLineBytes / (16 * static_cast<int>(sizeof(Integer))))
+            fetch_ahead(v + j * head_dim + 16 * c, next);
 #pragma GCC unroll 16
         for (int h = 0; h < kHeads; ++h) {
             const auto weight = V::set(w[h * kKeyBlock + j]);
@@ -90,8 +100,8 @@ inline void value_tile(const float* w, const int16_t* v, int head_dim, int begin
         for (int c = 0; c < kChunks; ++c) V::store(out + h * head_dim + 16 * c, acc[h][c]);
 }
 
-template <class V, int kHeads>
-inline void value_heads(const float* w, const int16_t* v, int head_dim, int begin, int end, int64_t next, float* out) {
+template <class V, int kHeads, class Integer>
+inline void value_heads(const float* w, const Integer* v, int head_dim, int begin, int end, int64_t next, float* out) {
     constexpr int kWide = 16 * V::kValueChunks;
     int d = 0;
     for (; d + kWide <= head_dim; d += kWide)
@@ -109,17 +119,19 @@ inline void for_head_tiles(int heads, Op op) {
     }
 }
 
-/// attend_block for at most kHeadsAtOnce heads.
-template <class V>
+/// attend_block for at most kHeadsAtOnce heads, of a block of `Integer`s.
+template <class V, class Integer>
 inline void attend_heads(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                          const BlockResult& out) {
     alignas(64) float p[kHeadsAtOnce * kKeyBlock];  // scores, then exp, then exp times the value's scale
+    const auto* keys = static_cast<const Integer*>(block.k);
+    const auto* values = static_cast<const Integer*>(block.v);
     const int first = begin / 16 * 16;
     const auto scales = V::set(scale);
     for (int group = first; group < end; group += 16) {
         const auto key_scale = V::mul(V::load(block.k_scale + group), scales);
         for_head_tiles<V::kScoreHeads>(heads, [&](auto size, int h) {
-            score_heads<V, size>(q + h * head_dim, block.k + group * head_dim, head_dim, block.next, key_scale,
+            score_heads<V, size>(q + h * head_dim, keys + group * head_dim, head_dim, block.next, key_scale,
                                  p + h * kKeyBlock + group);
         });
     }
@@ -147,16 +159,17 @@ inline void attend_heads(const float* q, int heads, int head_dim, float scale, c
         }
     }
     for_head_tiles<V::kValueHeads>(heads, [&](auto size, int h) {
-        value_heads<V, size>(p + h * kKeyBlock, block.v, head_dim, begin, end, block.next, out.out + h * head_dim);
+        value_heads<V, size>(p + h * kKeyBlock, values, head_dim, begin, end, block.next, out.out + h * head_dim);
     });
 }
 
 template <class V>
 void attend_block(const float* q, int heads, int head_dim, float scale, const KvBlock& block, int begin, int end,
                   const BlockResult& out) {
+    const auto attend = block.type == KvType::kInt8 ? attend_heads<V, int8_t> : attend_heads<V, int16_t>;
     for (int h = 0; h < heads; h += kHeadsAtOnce) {
         const BlockResult part{out.max + h, out.sum + h, out.out + h * head_dim};
-        attend_heads<V>(q + h * head_dim, std::min(kHeadsAtOnce, heads - h), head_dim, scale, block, begin, end, part);
+        attend(q + h * head_dim, std::min(kHeadsAtOnce, heads - h), head_dim, scale, block, begin, end, part);
     }
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "src/kernels/attention.hpp"
 #include "src/kernels/exponential.hpp"
 #include "src/kernels/kernels.hpp"
 
@@ -141,8 +142,8 @@ inline void value_rows(const float* w, const float* v, int head_dim, int begin, 
     }
 }
 
-template <class V>
-void attend_rows(const QueryRows& rows, int head_dim, float scale, const KvBlock& block, int begin, int end) {
+template <class V, class Integer>
+void attend_rows_of(const QueryRows& rows, int head_dim, float scale, const KvBlock& block, int begin, int end) {
     static_assert(16 * V::kValueChunks <= 64 && kQueryRows % (16 * V::kRowVectors) == 0 &&
                   kKeyBlock % V::kRowKeys == 0);
     constexpr int kWide = 16 * V::kValueChunks;
@@ -151,7 +152,8 @@ void attend_rows(const QueryRows& rows, int head_dim, float scale, const KvBlock
     float* scores = values + kKeyBlock * kWide;
     const int first = begin / V::kRowKeys * V::kRowKeys;
     const int last = (end + V::kRowKeys - 1) / V::kRowKeys * V::kRowKeys;
-    for (int i = first * head_dim; i < last * head_dim; i += 16) V::store(keys + i, V::load_i16(block.k + i));
+    for (int i = first * head_dim; i < last * head_dim; i += 16)
+        V::store(keys + i, load_integers<V>(static_cast<const Integer*>(block.k) + i));
 
     const int padded = (rows.count + 15) / 16 * 16;
     const auto score = [&](auto vectors, int r) {
@@ -171,7 +173,8 @@ void attend_rows(const QueryRows& rows, int head_dim, float scale, const KvBlock
     const auto add_values = [&](auto chunks, int d) {
         for (int j = begin; j < end; ++j) {
             for (int c = 0; c < 16 * chunks(); c += 16)
-                V::store(values + j * 16 * chunks() + c, V::load_i16(block.v + j * head_dim + d + c));
+                V::store(values + j * 16 * chunks() + c,
+                         load_integers<V>(static_cast<const Integer*>(block.v) + j * head_dim + d + c));
         }
         for (int h = 0; h < rows.count; h += V::kValueHeads) {
             value_rows<V, chunks()>(scores + h, values, head_dim, begin, end, factors.keep + h, factors.take + h,
@@ -181,6 +184,12 @@ void attend_rows(const QueryRows& rows, int head_dim, float scale, const KvBlock
     int d = 0;
     for (; d + kWide <= head_dim; d += kWide) add_values(std::integral_constant<int, V::kValueChunks>{}, d);
     for (; d < head_dim; d += 16) add_values(std::integral_constant<int, 1>{}, d);
+}
+
+template <class V>
+void attend_rows(const QueryRows& rows, int head_dim, float scale, const KvBlock& block, int begin, int end) {
+    const auto attend = block.type == KvType::kInt8 ? attend_rows_of<V, int8_t> : attend_rows_of<V, int16_t>;
+    attend(rows, head_dim, scale, block, begin, end);
 }
 
 }  // namespace

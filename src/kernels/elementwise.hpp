@@ -54,28 +54,48 @@ inline void store_quantised(typename V::I q, int64_t i, const QuantisedRow& out)
     if (out.sums16 != nullptr) out.sums16[i / 16] = V::sum_int(q);
 }
 
+constexpr float kZeroBelow = 1e-30f;  // smaller vectors would need a factor beyond float32
+
+/// The largest magnitude, or NaN or infinity when any value is so.
+template <class V>
+float absmax_of(const float* x, int n) {
+    const auto magnitude = V::set_int(0x7fffffff);
+    auto max_bits = V::set_int(0);  // bits of non-negative floats order as the floats do, NaN above all
+    int i = 0;
+    for (; i + 16 <= n; i += 16) max_bits = V::max_int(max_bits, V::and_int(V::bits(V::load(x + i)), magnitude));
+    if (i < n) max_bits = V::max_int(max_bits, V::and_int(V::bits(load_part<V>(x + i, n - i)), magnitude));
+    return std::bit_cast<float>(V::max_lane_int(max_bits));
+}
+
+template <class V>
+bool quantise_bytes(const float* x, int n, int8_t* q, float* scale) {
+    constexpr float kByteMax = 127;
+    const float absmax = absmax_of<V>(x, n);
+    if (!(absmax <= std::numeric_limits<float>::max())) return false;
+    const bool zero = absmax < kZeroBelow;
+    *scale = zero ? 0.0f : absmax / kByteMax;
+    const auto factor = V::set(zero ? 0.0f : kByteMax / absmax);
+    for (int i = 0; i < n; i += 16) V::store_i8(q + i, V::round_to_int(V::mul(V::load(x + i), factor)));
+    return true;
+}
+
 template <class V>
 bool quantise(const float* x, int cols, int64_t stride, const QuantisedRow& out) {
     using I = typename V::I;
-    constexpr float kZeroBelow = 1e-30f;  // smaller vectors would need a factor beyond float32
-    const I magnitude = V::set_int(0x7fffffff);
-    I max_bits = V::set_int(0);  // bits of non-negative floats order as the floats do, NaN above all
-    int64_t i = 0;
-    for (; i + 16 <= cols; i += 16) max_bits = V::max_int(max_bits, V::and_int(V::bits(V::load(x + i)), magnitude));
-    const int rest = static_cast<int>(cols - i);
-    if (rest > 0) max_bits = V::max_int(max_bits, V::and_int(V::bits(load_part<V>(x + i, rest)), magnitude));
-    const float absmax = std::bit_cast<float>(V::max_lane_int(max_bits));
+    const float absmax = absmax_of<V>(x, cols);
     if (!(absmax <= std::numeric_limits<float>::max())) return false;
 
     const bool zero = absmax < kZeroBelow;
     *out.scale = zero ? 0.0f : absmax / static_cast<float>(kActivationMax);
     const auto factor = V::set(zero ? 0.0f : static_cast<float>(kActivationMax) / absmax);
     I total = V::set_int(0);
-    for (i = 0; i + 16 <= cols; i += 16) {
+    int64_t i = 0;
+    for (; i + 16 <= cols; i += 16) {
         const I q = V::round_to_int(V::mul(V::load(x + i), factor));
         total = V::add_int(total, q);
         store_quantised<V>(q, i, out);
     }
+    const int rest = static_cast<int>(cols - i);
     if (rest > 0) {
         const I q = V::round_to_int(V::mul(load_part<V>(x + i, rest), factor));
         total = V::add_int(total, q);

@@ -43,13 +43,18 @@ struct QuantisedRow {
     int32_t* sum = nullptr;
 };
 
-/// Keys and values of one KV head for 64 consecutive positions. Vectors are 16-bit integers with one scale each.
+/// The integers that keys and values are kept as.
+enum class KvType : uint8_t { kInt16, kInt8 };
+constexpr int kv_bytes(KvType type) { return type == KvType::kInt8 ? 1 : 2; }
+
+/// Keys and values of one KV head for 64 consecutive positions. Vectors are integers with one scale each.
 struct KvBlock {
-    const int16_t* k = nullptr;      // (64, head_dim)
-    const int16_t* v = nullptr;      // (64, head_dim)
+    const void* k = nullptr;         // (64, head_dim), of `type`
+    const void* v = nullptr;         // (64, head_dim)
     const float* k_scale = nullptr;  // (64)
     const float* v_scale = nullptr;  // (64)
     int64_t next = 0;                // bytes from each of these to its like in the block that is read next; 0: none
+    KvType type = KvType::kInt16;
 };
 
 /// Attention over one block, before merging: max of the scores, sum of exp(score - max), weighted sum of values.
@@ -88,6 +93,10 @@ struct KernelTable {
     /// Quantises x[cols] to q[stride] (zero padded), planes and sums. Returns false, with scale and q unspecified, when
     /// a value is not finite. absmax below 1e-30 counts as a zero vector.
     bool (*quantise)(const float* x, int cols, int64_t stride, const QuantisedRow& out);
+
+    /// Quantises x[n] to 8 bits, n a multiple of 16: q = round(x * (127 / absmax)), scale = absmax / 127, and otherwise
+    /// as `quantise`.
+    bool (*quantise_bytes)(const float* x, int n, int8_t* q, float* scale);
 
     /// out[i] = fma(-scale, q[i], x[i]): what `quantise` rounded away. q must be readable up to a multiple of 16.
     void (*remainder)(const float* x, const int16_t* q, float scale, int n, float* out);

@@ -32,6 +32,7 @@ constexpr KernelTable make_table(std::string_view name) {
     table.name = name;
     table.matmul = matmul<V, kIntegerMatmul, kDenseMatmul>;
     table.quantise = quantise<V>;
+    table.quantise_bytes = quantise_bytes<V>;
     table.remainder = remainder<V>;
     table.rms_norm = rms_norm<V>;
     table.add = add<V>;

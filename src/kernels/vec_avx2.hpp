@@ -36,6 +36,11 @@ struct Avx2Vec {
         return {_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(load128(p))),
                 _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(load128(p + 8)))};
     }
+    static F load_i8(const int8_t* p) {
+        const __m128i bytes = load128(p);
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+    }
     static F load_half(const uint16_t* p) { return {_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 8))}; }
     static F load_bf16(const uint16_t* p) { return {bf16_to_ps(load128(p)), bf16_to_ps(load128(p + 8))}; }
     static void store(float* p, F a) {

@@ -31,6 +31,10 @@ struct Avx512Vec {
     static F set(float x) { return {_mm512_set1_ps(x)}; }
     static F load(const float* p) { return {_mm512_loadu_ps(p)}; }
     static F load_i16(const int16_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(load256(p)))}; }
+    static F load_i8(const int8_t* p) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+        return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+    }
     static F load_half(const uint16_t* p) { return {_mm512_cvtph_ps(load256(p))}; }
     static F load_bf16(const uint16_t* p) {
         return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load256(p)), 16))};

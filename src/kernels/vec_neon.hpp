@@ -38,6 +38,14 @@ struct NeonVec {
         return {widen(vget_low_s16(low)), widen(vget_high_s16(low)), widen(vget_low_s16(high)),
                 widen(vget_high_s16(high))};
     }
+    static F load_i8(const int8_t* p) {
+        const auto widen = [](int16x4_t x) { return vcvtq_f32_s32(vmovl_s16(x)); };
+        const int8x16_t bytes = vld1q_s8(p);
+        const int16x8_t low = vmovl_s8(vget_low_s8(bytes));
+        const int16x8_t high = vmovl_s8(vget_high_s8(bytes));
+        return {widen(vget_low_s16(low)), widen(vget_high_s16(low)), widen(vget_low_s16(high)),
+                widen(vget_high_s16(high))};
+    }
     static F load_half(const uint16_t* p) {
         const float16x8_t low = vreinterpretq_f16_u16(vld1q_u16(p));
         const float16x8_t high = vreinterpretq_f16_u16(vld1q_u16(p + 8));

@@ -59,6 +59,9 @@ struct ScalarVec {
     static F load_i16(const int16_t* p) {
         return map([&](int i) { return static_cast<float>(p[i]); });
     }
+    static F load_i8(const int8_t* p) {
+        return map([&](int i) { return static_cast<float>(p[i]); });
+    }
     static F load_half(const uint16_t* p) {
         return map([&](int i) { return half_to_float(p[i]); });
     }

@@ -16,9 +16,12 @@ int64_t blocks_for(int64_t positions) { return (positions + kPage - 1) / kPage; 
 
 }  // namespace
 
+uint64_t KvShape::vector_bytes() const {
+    return static_cast<uint64_t>(head_dim) * static_cast<uint64_t>(kernels::kv_bytes(type)) + sizeof(float);
+}
+
 uint64_t KvShape::page_bytes() const {
-    const uint64_t vector_bytes = static_cast<uint64_t>(head_dim) * sizeof(int16_t) + sizeof(float);
-    const uint64_t bytes = static_cast<uint64_t>(kv_heads) * kPage * 2 * vector_bytes;
+    const uint64_t bytes = static_cast<uint64_t>(kv_heads) * kPage * 2 * vector_bytes();
     return (bytes + 63) / 64 * 64;
 }
 
@@ -42,8 +45,7 @@ uint64_t KvShape::pool_bytes(int sequences) const {
 }
 
 uint64_t KvShape::bytes_read_at(int64_t position) const {
-    const uint64_t per_key =
-        static_cast<uint64_t>(kv_heads) * 2 * (static_cast<uint64_t>(head_dim) * sizeof(int16_t) + sizeof(float));
+    const uint64_t per_key = static_cast<uint64_t>(kv_heads) * 2 * vector_bytes();
     uint64_t keys = 0;
     for (const bool s : sliding) {
         keys += static_cast<uint64_t>(s ? std::min<int64_t>(window, position + 1) : position + 1);
@@ -76,19 +78,19 @@ void KvPool::copy(int32_t from, int32_t to) { std::memcpy(page_data(to), page_da
 
 // A page: for each KV head k (64, head_dim), v (64, head_dim), k_scale (64), v_scale (64).
 kernels::KvBlock KvPool::block(int32_t page, int head) const {
-    const int64_t values = kPage * shape_.head_dim;
-    std::byte* p = page_data(page) + head * (values * 2 * static_cast<int64_t>(sizeof(int16_t)) +
-                                             kPage * 2 * static_cast<int64_t>(sizeof(float)));
-    const auto* k = reinterpret_cast<const int16_t*>(p);
-    const auto* scales = reinterpret_cast<const float*>(k + 2 * values);
-    return {k, k + values, scales, scales + kPage, 0};
+    const int64_t bytes = kPage * shape_.head_dim * kernels::kv_bytes(shape_.type);  // of all keys, or all values
+    const std::byte* k = page_data(page) + head * kPage * 2 * static_cast<int64_t>(shape_.vector_bytes());
+    const auto* scales = reinterpret_cast<const float*>(k + 2 * bytes);
+    return {k, k + bytes, scales, scales + kPage, 0, shape_.type};
 }
 
 KvPool::Slot KvPool::slot(int32_t page, int head, int index) {
     const kernels::KvBlock b = block(page, head);
-    const int64_t at = int64_t{index} * shape_.head_dim;
-    return {const_cast<int16_t*>(b.k) + at, const_cast<int16_t*>(b.v) + at, const_cast<float*>(b.k_scale) + index,
-            const_cast<float*>(b.v_scale) + index};
+    const int64_t at = int64_t{index} * shape_.head_dim * kernels::kv_bytes(shape_.type);
+    const auto own = [](const void* p, int64_t bytes) {
+        return const_cast<std::byte*>(static_cast<const std::byte*>(p)) + bytes;
+    };
+    return {own(b.k, at), own(b.v, at), const_cast<float*>(b.k_scale) + index, const_cast<float*>(b.v_scale) + index};
 }
 
 KvSequence::KvSequence(KvPool& pool) : pool_(pool) {

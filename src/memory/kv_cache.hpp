@@ -19,8 +19,10 @@ struct KvShape {
     int rewind_span = 0;        // positions before the window that sliding layers keep for steps back
     int max_step = 0;           // positions added in one step at most
     int64_t context = 0;        // positions a sequence may have
+    kernels::KvType type = kernels::KvType::kInt16;
 
     int layers() const { return static_cast<int>(sliding.size()); }
+    uint64_t vector_bytes() const;  // of one key or value and its scale
     uint64_t page_bytes() const;
     /// Pages one sequence of `context` positions can hold at the same time, all layers together.
     int64_t pages_per_sequence() const;
@@ -46,8 +48,8 @@ class KvPool {
     /// Where KV head `head` of `page` lies. The pointers are valid for the life of the pool.
     kernels::KvBlock block(int32_t page, int head) const;
     struct Slot {  // one position of one head, to write
-        int16_t* k;
-        int16_t* v;
+        void* k;   // (head_dim), of the shape's type
+        void* v;
         float* k_scale;
         float* v_scale;
     };
@@ -72,6 +74,7 @@ class KvSequence {
     KvSequence& operator=(const KvSequence&) = delete;
 
     int64_t length() const { return length_; }
+    kernels::KvType type() const { return pool_.shape().type; }
 
     /// Makes pages for positions [length, length + n) exist and be this sequence's own. The length does not change.
     void reserve(int n);

@@ -142,14 +142,15 @@ void Forward::position_and_store(int layer, int t, std::span<const SequenceInput
     for (int h = 0; h < config_.kv_heads; ++h) {
         prepare(k + int64_t{h} * dim, w.k_norm);
         const auto slot = inputs[static_cast<size_t>(token.input)].kv->slot(layer, h, token.position);
-        kernels::QuantisedRow key;
-        key.q = slot.k;
-        key.scale = slot.k_scale;
-        kernels::QuantisedRow value;
-        value.q = slot.v;
-        value.scale = slot.v_scale;
-        if (!kernels_.quantise(k + int64_t{h} * dim, dim, dim, key) ||
-            !kernels_.quantise(v + int64_t{h} * dim, dim, dim, value)) {
+        const auto store = [&](const float* x, void* to, float* scale) {
+            if (inputs[static_cast<size_t>(token.input)].kv->type() == kernels::KvType::kInt8)
+                return kernels_.quantise_bytes(x, dim, static_cast<int8_t*>(to), scale);
+            kernels::QuantisedRow row;
+            row.q = static_cast<int16_t*>(to);
+            row.scale = scale;
+            return kernels_.quantise(x, dim, dim, row);
+        };
+        if (!store(k + int64_t{h} * dim, slot.k, slot.k_scale) || !store(v + int64_t{h} * dim, slot.v, slot.v_scale)) {
             throw Error(ErrorCode::kNumeric, "layer " + std::to_string(layer) + ": a key or value is not finite");
         }
     }
@@ -237,8 +238,8 @@ void Forward::attend_token(int layer, int t, int kv_head, int thread, std::span<
         const bool opening = start <= first;
         kernels::KvBlock keys = kv.block(layer, kv_head, block);
         if (start + kKeyBlock < end)
-            keys.next = reinterpret_cast<const char*>(kv.block(layer, kv_head, block + 1).k) -
-                        reinterpret_cast<const char*>(keys.k);
+            keys.next =
+                static_cast<const char*>(kv.block(layer, kv_head, block + 1).k) - static_cast<const char*>(keys.k);
         kernels_.attend_block(q, group, dim, scale, keys, static_cast<int>(std::max(first, start) - start),
                               static_cast<int>(std::min(end - start, int64_t{kKeyBlock})), opening ? total : next);
         if (!opening) kernels_.merge_blocks(total, next, group, dim);

@@ -53,6 +53,19 @@ def a_flash_head_needs_its_index_and_says_how_often_it_agrees():
 
 
 @test
+def keys_and_values_in_bytes_halve_the_cache_and_change_the_logits():
+    with folder() as place:
+        out = str(place / "l.f32")
+        hashes = {kv: succeeds("logits", "-m", model(), "--tokens", ids(place), "--out", out, "--kv", kv).out.split()[0]
+                  for kv in ("int16", "int8")}
+        expect(hashes["int16"] != hashes["int8"], "other logits")
+        bench = ["bench", "-m", model(), "--prompt-tokens", "20", "--gen-tokens", "2", "--json", "--kv"]
+        cache = {kv: json.loads(succeeds(*bench, kv).out)["bytes_per_token"]["kv"] for kv in ("int16", "int8")}
+        expect(0.5 < cache["int8"] / cache["int16"] < 0.55, f"half of the bytes: {cache}")
+        refused("logits", "-m", model(), "--tokens", ids(place), "--out", out, "--kv", "int4", code=2, says=["--kv"])
+
+
+@test
 def logits_go_into_a_device_as_it_is():
     with folder() as place:
         os.symlink("/dev/null", place / "null")  # a rename would replace the link

@@ -117,6 +117,7 @@ inline void storeu_si512(void* p, Ints a) { std::memcpy(p, &a, sizeof a); }
 
 inline Ints cvtepi16_epi32(__m256i a) { return {_mm256_cvtepi16_epi32(low(a)), _mm256_cvtepi16_epi32(high(a))}; }
 inline Ints cvtepu16_epi32(__m256i a) { return {_mm256_cvtepu16_epi32(low(a)), _mm256_cvtepu16_epi32(high(a))}; }
+inline Ints cvtepi8_epi32(__m128i a) { return {_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8))}; }
 inline Ints cvtepu8_epi32(__m128i a) { return {_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_srli_si128(a, 8))}; }
 inline Floats cvtepi32_ps(Ints a) { return {_mm256_cvtepi32_ps(a.half[0]), _mm256_cvtepi32_ps(a.half[1])}; }
 inline Ints cvtps_epi32(Floats a) { return {_mm256_cvtps_epi32(a.half[0]), _mm256_cvtps_epi32(a.half[1])}; }
@@ -286,6 +287,8 @@ inline Ints multishift_epi64_epi8(Ints control, Ints a) {
 #define _mm512_cvtepi16_epi32 samara::kernels::emulation::cvtepi16_epi32
 #undef _mm512_cvtepu16_epi32
 #define _mm512_cvtepu16_epi32 samara::kernels::emulation::cvtepu16_epi32
+#undef _mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi32 samara::kernels::emulation::cvtepi8_epi32
 #undef _mm512_cvtepu8_epi32
 #define _mm512_cvtepu8_epi32 samara::kernels::emulation::cvtepu8_epi32
 #undef _mm512_cvtepi32_ps

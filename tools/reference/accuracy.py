@@ -80,8 +80,8 @@ FULL = [
 
 
 class Judge:
-    def __init__(self, samara, folder):
-        self.samara, self.folder = samara, Path(folder)
+    def __init__(self, samara, folder, kv):
+        self.samara, self.folder, self.kv = samara, Path(folder), kv
 
     def judge(self, case):
         """The comparison of one case, with its violations; the files it made are gone afterwards."""
@@ -95,7 +95,8 @@ class Judge:
             roundings = ["f16"] if case.outliers else []
             report = compare.compare(weights, tokens, logits, choices, roundings=roundings)
         del report["nrmse"]
-        return {"name": case.name, **vars(case), **report, "violations": find_violations(case, report)}
+        violations = find_violations(case, report) if self.kv == "int16" else []
+        return {"name": case.name, **vars(case), **report, "violations": violations}
 
     def make_model(self, case, work):
         if case.kind == "file":
@@ -127,7 +128,7 @@ class Judge:
         ids, logits, experts = work / "ids.txt", work / "logits.f32", work / "experts.bin"
         exchange.write_tokens(ids, tokens)
         wanted = ["--experts", experts] if config.experts else []
-        self.call("logits", "-m", model, "--tokens", ids, "--out", logits, *wanted)
+        self.call("logits", "-m", model, "--tokens", ids, "--out", logits, "--kv", self.kv, *wanted)
         choices = None
         if config.experts:
             shape = (len(tokens), config.layers, config.experts_used)
@@ -206,6 +207,8 @@ def main():
     parser.add_argument("--samara", default=HERE.parent.parent / "build/bin/samara", help="default build/bin/samara")
     parser.add_argument("--quick", action="store_true", help="four models in place of all")
     parser.add_argument("--smollm2", metavar="PATH", help="SmolLM2's GGUF file, judged too")
+    parser.add_argument("--kv", choices=("int16", "int8"), default="int16",
+                        help="how keys and values are kept; int8 is measured, not judged")
     parser.add_argument("--work", help="folder for the models, one at a time (default: the system's)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
@@ -219,7 +222,7 @@ def main():
     reports, failed = [], False
     say(HEADER)
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        judge = Judge(options.samara, folder)
+        judge = Judge(options.samara, folder, options.kv)
         for case in cases:
             try:
                 reports.append(judge.judge(case))
