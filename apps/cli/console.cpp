@@ -99,9 +99,10 @@ InterruptGuard::InterruptGuard(samara_session* session) {
 }
 
 InterruptGuard::~InterruptGuard() {
+    interrupted_session.store(nullptr);
+    if (interrupted()) return;  // the program is ending: another Ctrl-C still ends it with 130
     sigaction(SIGINT, &old_interrupt_, nullptr);
     sigaction(SIGTERM, &old_terminate_, nullptr);
-    interrupted_session.store(nullptr);
 }
 
 bool interrupted() { return interrupts.load() > 0; }

@@ -130,9 +130,13 @@ std::vector<int32_t> control_first(std::span<const int32_t> control, int64_t voc
         count += leads[id] ? 0 : 1;
         leads[id] = true;
     }
-    std::vector<int32_t> order(leads.size());
-    for (size_t id = 0; id < order.size(); ++id) order[id] = static_cast<int32_t>(id);
-    std::stable_partition(order.begin(), order.end(), [&](int32_t id) { return leads[static_cast<size_t>(id)]; });
+    std::vector<int32_t> order;
+    order.reserve(leads.size());
+    for (const bool first : {true, false}) {
+        for (size_t id = 0; id < leads.size(); ++id) {
+            if (leads[id] == first) order.push_back(static_cast<int32_t>(id));
+        }
+    }
     return order;
 }
 

@@ -40,7 +40,7 @@ FlashHead::FlashHead(const FlashWeights& weights, const kernels::KernelTable& ke
 }
 
 uint64_t FlashHead::scratch_bytes(int vocab) {
-    const auto clusters = static_cast<uint64_t>(vocab / kFlashClusterRows + 1);
+    const uint64_t clusters = static_cast<uint64_t>(vocab) / kFlashClusterRows + 1;
     return static_cast<uint64_t>(vocab) * 20 + clusters * 9 + kTop * 8;  // with the order in FlashWeights
 }
 
