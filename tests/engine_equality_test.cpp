@@ -90,6 +90,28 @@ TEST(EngineEquality, TheNumberOfThreadsDoesNotShow) {
     }
 }
 
+// maple-tiny has two KV heads: more threads share a head's keys when one token is decoded. Its full layers see all of
+// them, more than are kept at a time before they are merged.
+TEST(EngineEquality, ThreadsThatShareAHeadsKeysDoNotShow) {
+    constexpr size_t kLong = 4230, kDecoded = 6;
+    const auto text = prompt(kLong, engine().info().vocab, 5);
+    const auto decode = [&](int threads) {
+        LoadOptions o;
+        o.path = tiny();
+        o.threads = threads;
+        o.context_tokens = kLong;
+        const auto e = Engine::load(o);
+        const auto short_session = e->create_session();
+        std::vector<float> logits = step_all(*short_session, part(text, 0, 150), 1);
+        const auto session = e->create_session();
+        add(*session, part(text, 0, kLong - kDecoded));
+        const std::vector<float> last = step_all(*session, part(text, kLong - kDecoded, kDecoded), 1);
+        logits.insert(logits.end(), last.begin(), last.end());
+        return logits;
+    };
+    EXPECT_TRUE(same_bits(decode(5), decode(1)));
+}
+
 TEST(EngineEquality, TheSizeOfChunksDoesNotShow) {
     for (const int chunk : {1, 7, 64, 512}) {
         SCOPED_TRACE(chunk);

@@ -55,6 +55,15 @@ TEST(EngineSession, KeepsTheLogitsOfTheLastTokenUnlessNoneWereAsked) {
     EXPECT_EQ(s->tokens().size(), 21U);
 }
 
+TEST(EngineSession, MoreThreadsThanKeyHeadsDecodeTheSame) {
+    LoadOptions o = options();
+    o.threads = 5;
+    const auto many = Engine::load(o);
+    const auto tokens = text(140);
+    const auto s = many->create_session();
+    EXPECT_TRUE(same_bits(step_all(*s, tokens, 1), logits_of(engine(), tokens)));
+}
+
 TEST(EngineSession, AStepOfNothingChangesNothing) {
     const auto s = engine().create_session();
     add(*s, {});

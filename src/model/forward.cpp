@@ -35,6 +35,15 @@ int64_t query_rows_size(int head_dim) {
     return int64_t{kernels::kQueryRows} * (2 * head_dim + 4) + kernels::attend_rows_scratch(head_dim);
 }
 
+// Key blocks of each KV head whose results are kept at a time where threads outnumber the KV heads: 4,096 keys.
+constexpr int kBlocksKept = 64;
+
+// Places that block_result gives: two a thread, or a total and kBlocksKept a KV head.
+int64_t block_results(const ModelConfig& c, int threads) {
+    const int64_t kept = threads > c.kv_heads ? int64_t{c.kv_heads} * (kBlocksKept + 1) : 0;
+    return std::max(2 * int64_t{threads}, kept);
+}
+
 // What Forward::unhidden_ holds for an expert whose hidden vectors could not be made.
 constexpr int kNotFinite = -1;
 
@@ -111,9 +120,13 @@ void Forward::attention(int layer, std::span<const SequenceInput> inputs) {
     each_row(n_, [&](int t) { position_and_store(layer, t, inputs); });
     lap(seconds_.attention);
     const auto groups = static_cast<int>(queries_.size());  // neighbouring tasks read one head's keys
-    pool_.run(groups * config_.kv_heads, [&](int task, int thread) {
-        attend(layer, queries_[static_cast<size_t>(task % groups)], task / groups, thread, inputs);
-    });
+    if (n_ == 1 && pool_.size() > config_.kv_heads) {
+        attend_in_pieces(layer, inputs);
+    } else {
+        pool_.run(groups * config_.kv_heads, [&](int task, int thread) {
+            attend(layer, queries_[static_cast<size_t>(task % groups)], task / groups, thread, inputs);
+        });
+    }
     lap(seconds_.kv);
     quantise_rows(b_.attended, n_, layer, "leaving attention");
     multiply(b_.attended, n_, {{&w.wo, b_.projected, config_.hidden}});
@@ -218,33 +231,79 @@ void Forward::attend(int layer, const QueryGroup& group, int kv_head, int thread
 
 // One token's query heads that share KV head `kv_head`, over the keys they see, block by block in ascending order.
 void Forward::attend_token(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs) {
+    const int dim = config_.head_dim;
+    const int group = config_.heads / config_.kv_heads;
+    const kernels::BlockResult total = block_result(2 * int64_t{thread});
+    const kernels::BlockResult next = block_result(2 * int64_t{thread} + 1);
+    const int64_t position = tokens_[static_cast<size_t>(t)].position;
+    const int64_t first = first_key(layer, position) / kKeyBlock;
+    const int64_t last = position / kKeyBlock;
+    for (int64_t block = first; block <= last; ++block) {
+        attend_block(layer, t, kv_head, block, block < last, inputs, block == first ? total : next);
+        if (block != first) kernels_.merge_blocks(total, next, group, dim);
+    }
+    kernels_.finish_attention(total, group, dim, b_.attended.row(t) + int64_t{kv_head} * group * dim);
+}
+
+// The same for a step's only token where threads outnumber the KV heads: pieces of a head's keys in parallel. Results
+// are kept and merged in the same order, kBlocksKept blocks at a time.
+void Forward::attend_in_pieces(int layer, std::span<const SequenceInput> inputs) {
+    constexpr int kPieceBlocks = 4;
+    const int dim = config_.head_dim;
+    const int group = config_.heads / config_.kv_heads;
+    const int64_t position = tokens_[0].position;
+    const int64_t first = first_key(layer, position) / kKeyBlock;
+    const int64_t end = position / kKeyBlock + 1;
+    for (int64_t begin = first; begin < end; begin += kBlocksKept) {
+        const int blocks = static_cast<int>(std::min<int64_t>(kBlocksKept, end - begin));
+        const int pieces = ceil_div(blocks, kPieceBlocks);
+        const auto result = [&](int kv_head, int i) { return block_result(int64_t{kv_head} * kBlocksKept + i); };
+        pool_.run(pieces * config_.kv_heads, [&](int task, int) {
+            const int kv_head = task / pieces;
+            const int from = task % pieces * kPieceBlocks;
+            const int to = std::min(from + kPieceBlocks, blocks);
+            for (int i = from; i < to; ++i)
+                attend_block(layer, 0, kv_head, begin + i, i + 1 < to, inputs, result(kv_head, i));
+        });
+        pool_.run(config_.kv_heads, [&](int kv_head, int) {
+            const kernels::BlockResult total = block_result(int64_t{config_.kv_heads} * kBlocksKept + kv_head);
+            for (int i = 0; i < blocks; ++i) {
+                const kernels::BlockResult part = result(kv_head, i);
+                if (begin + i == first) {
+                    std::copy_n(part.max, group * (dim + 2), total.max);
+                } else {
+                    kernels_.merge_blocks(total, part, group, dim);
+                }
+            }
+            if (begin + blocks == end)
+                kernels_.finish_attention(total, group, dim, b_.attended.row(0) + int64_t{kv_head} * group * dim);
+        });
+    }
+}
+
+// One token's query heads that share KV head `kv_head`, over those keys of a block that they see.
+void Forward::attend_block(int layer, int t, int kv_head, int64_t block, bool fetch_next,
+                           std::span<const SequenceInput> inputs, const kernels::BlockResult& out) {
     const Token& token = tokens_[static_cast<size_t>(t)];
     const memory::KvSequence& kv = *inputs[static_cast<size_t>(token.input)].kv;
     const int dim = config_.head_dim;
     const int group = config_.heads / config_.kv_heads;
     const float* q = b_.qkv + t * (config_.q_rows() + 2 * int64_t{config_.kv_rows()}) + int64_t{kv_head} * group * dim;
+    const int64_t start = block * kKeyBlock;
+    kernels::KvBlock keys = kv.block(layer, kv_head, block);
+    if (fetch_next)
+        keys.next = static_cast<const char*>(kv.block(layer, kv_head, block + 1).k) - static_cast<const char*>(keys.k);
+    const int64_t begin = std::max(first_key(layer, token.position), start) - start;
+    const int64_t end = std::min(token.position + 1 - start, int64_t{kKeyBlock});
+    kernels_.attend_block(q, group, dim, 1.0F / std::sqrt(static_cast<float>(dim)), keys, static_cast<int>(begin),
+                          static_cast<int>(end), out);
+}
 
-    const int64_t result_size = int64_t{group} * (dim + 2);
-    float* scratch = b_.block_out + thread * 2 * result_size;
-    const auto result_at = [&](float* p) { return kernels::BlockResult{p, p + group, p + 2 * int64_t{group}}; };
-    const kernels::BlockResult total = result_at(scratch);
-    const kernels::BlockResult next = result_at(scratch + result_size);
-
-    const int64_t first = first_key(layer, token.position);
-    const int64_t end = token.position + 1;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    for (int64_t block = first / kKeyBlock; block * kKeyBlock < end; ++block) {
-        const int64_t start = block * kKeyBlock;
-        const bool opening = start <= first;
-        kernels::KvBlock keys = kv.block(layer, kv_head, block);
-        if (start + kKeyBlock < end)
-            keys.next =
-                static_cast<const char*>(kv.block(layer, kv_head, block + 1).k) - static_cast<const char*>(keys.k);
-        kernels_.attend_block(q, group, dim, scale, keys, static_cast<int>(std::max(first, start) - start),
-                              static_cast<int>(std::min(end - start, int64_t{kKeyBlock})), opening ? total : next);
-        if (!opening) kernels_.merge_blocks(total, next, group, dim);
-    }
-    kernels_.finish_attention(total, group, dim, b_.attended.row(t) + int64_t{kv_head} * group * dim);
+// A place for one block's attention before it is merged.
+kernels::BlockResult Forward::block_result(int64_t index) const {
+    const int64_t group = config_.heads / config_.kv_heads;
+    float* p = b_.block_out + index * group * (config_.head_dim + 2);
+    return {p, p + group, p + 2 * group};
 }
 
 // residual += sum over the chosen experts, in router-rank order, of weight * down(swiglu(gate, up))
@@ -556,7 +615,7 @@ void StepBuffers::take(memory::Arena& arena, const ModelConfig& c, int max_token
     }
     cos = arena.take<float>(n * (c.rope_dims / 2));
     sin = arena.take<float>(n * (c.rope_dims / 2));
-    block_out = arena.take<float>(int64_t{threads} * 2 * (c.heads / c.kv_heads) * (c.head_dim + 2));
+    block_out = arena.take<float>(block_results(c, threads) * (c.heads / c.kv_heads) * (c.head_dim + 2));
     query_rows = arena.take<float>(threads * query_rows_size(c.head_dim));
     const int64_t head_rows = std::min<int64_t>(n, kHeadTile);
     head_input.take(arena, head_rows, c.hidden, terms);

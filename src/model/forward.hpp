@@ -54,7 +54,7 @@ struct StepBuffers {
     float* expert_out = nullptr;      // (slots, hidden)
     float* cos = nullptr;             // (tokens, rope_dims/2)
     float* sin = nullptr;             // (tokens, rope_dims/2)
-    float* block_out = nullptr;       // (threads, 2, group, head_dim + 2): attention blocks before merging
+    float* block_out = nullptr;       // (block_results, group, head_dim + 2): attention blocks before merging
     float* query_rows = nullptr;      // (threads, query_rows_size): kernels::QueryRows' arrays
     float* second_out = nullptr;      // products of second terms: (tokens, outputs) of the largest; null with one term
     ActivationBuffer head_input;      // (kHeadTile, hidden)
@@ -116,6 +116,10 @@ class Forward {
     void position_and_store(int layer, int t, std::span<const SequenceInput> inputs);
     void attend(int layer, const QueryGroup& group, int kv_head, int thread, std::span<const SequenceInput> inputs);
     void attend_token(int layer, int t, int kv_head, int thread, std::span<const SequenceInput> inputs);
+    void attend_in_pieces(int layer, std::span<const SequenceInput> inputs);
+    void attend_block(int layer, int t, int kv_head, int64_t block, bool fetch_next,
+                      std::span<const SequenceInput> inputs, const kernels::BlockResult& out);
+    kernels::BlockResult block_result(int64_t index) const;
     int64_t first_key(int layer, int64_t position) const;
     void experts(int layer, std::span<const SequenceInput> inputs);
     void dense(int layer);
