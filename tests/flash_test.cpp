@@ -94,7 +94,6 @@ TEST_F(FlashHead, GivesExactLogitsOfTheTokensItReadsOnEverySetAndThreadCount) {
             random_.seed(9);
             platform::ThreadPool pool(threads);
             model::FlashHead head(flash_, table, pool);
-            std::vector<float> scratch(kVocab);
             std::vector<int32_t> found;
             for (int step = 0; step < 20; ++step) {
                 point_along(step, table);
@@ -102,7 +101,7 @@ TEST_F(FlashHead, GivesExactLogitsOfTheTokensItReadsOnEverySetAndThreadCount) {
                 model::TopLogits top;
                 top.k = 20;
                 if (step % 2 == 0) top.also = also;
-                ASSERT_TRUE(head.run(x_, scratch.data(), top));
+                ASSERT_TRUE(head.run(x_, top));
                 ASSERT_EQ(top.ids.size(), step % 2 == 0 ? 22U : 20U);
                 for (size_t i = 0; i < top.ids.size(); ++i) EXPECT_EQ(top.logits[i], logits[at(top.ids[i])]);
                 found.insert(found.end(), top.ids.begin(), top.ids.end());
@@ -124,10 +123,9 @@ TEST_F(FlashHead, ReadsTheWholeHeadWhereItHasTooFewTokens) {
     const auto& table = kernels::kernel_table(kernels::supported_isas().front());
     model::FlashHead head(flash_, table, pool);
     point_along(0, table);
-    std::vector<float> scratch(kVocab);
     model::TopLogits top;
     top.k = kVocab / 2;
-    EXPECT_FALSE(head.run(x_, scratch.data(), top));
+    EXPECT_FALSE(head.run(x_, top));
 }
 
 TEST_F(FlashHead, IndexHoldsEveryTokenOnceAndControlTokensFirst) {

@@ -34,7 +34,7 @@ FlashHead::FlashHead(const FlashWeights& weights, const kernels::KernelTable& ke
     read_.resize(at(clusters));
     rows_.resize(at(weights.rows.rows));
     second_rows_.resize(at(weights.rows.rows));
-    candidates_.reserve(at(weights.rows.rows));
+    read_rows_.reserve(at(weights.rows.rows));
     best_.k = kTop;
     best_.reserve(kTop, 0);
 }
@@ -44,7 +44,7 @@ uint64_t FlashHead::scratch_bytes(int vocab) {
     return static_cast<uint64_t>(vocab) * 20 + clusters * 9 + kTop * 8;  // with the order in FlashWeights
 }
 
-bool FlashHead::run(const ActivationBuffer& x, float* logits, TopLogits& top) {
+bool FlashHead::run(const ActivationBuffer& x, TopLogits& top) {
     ++counts_.steps;
     choose_clusters(x);
     const int chosen = weights_.always + probes_;
@@ -53,22 +53,19 @@ bool FlashHead::run(const ActivationBuffer& x, float* logits, TopLogits& top) {
         const int begin = clusters_[at(task)] * kClusterGroups;
         multiply_groups(begin, std::min(begin + kClusterGroups, groups), x);
     });
-    candidates_.clear();
+    read_rows_.clear();
     for (const int32_t cluster : std::span(clusters_).first(at(chosen))) {
         const int begin = cluster * kFlashClusterRows;
-        for (int row = begin; row < std::min(begin + kFlashClusterRows, weights_.rows.rows); ++row) {
-            candidates_.push_back(weights_.order[row]);
-            logits[weights_.order[row]] = rows_[at(row)];
-        }
+        for (int row = begin; row < std::min(begin + kFlashClusterRows, weights_.rows.rows); ++row)
+            read_rows_.push_back(row);
     }
-    if (candidates_.size() < at(top.k) + top.also.size()) return false;
+    if (read_rows_.size() < at(top.k) + top.also.size()) return false;
     for (const int32_t id : top.also) {
         if (is_read(id)) continue;
         const int row = weights_.row_of[at(id)];
         multiply_groups(row / kRowGroup, row / kRowGroup + 1, x);
-        logits[id] = rows_[at(row)];
     }
-    choose_top({logits, at(weights_.rows.rows)}, candidates_, top);
+    choose_top(rows_, read_rows_, weights_.order, weights_.row_of, top);
     return true;
 }
 

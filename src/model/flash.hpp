@@ -31,9 +31,9 @@ class FlashHead {
 
     static uint64_t scratch_bytes(int vocab);
 
-    /// Fills `top` for row 0 of `x`, using logits[vocab] as scratch. False when the clusters read hold fewer than top.k
+    /// Fills `top` for row 0 of `x`. False when the clusters read hold fewer than top.k
     /// other tokens: read the head whole.
-    bool run(const ActivationBuffer& x, float* logits, TopLogits& top);
+    bool run(const ActivationBuffer& x, TopLogits& top);
 
     /// Compares the last run with all logits.
     void compare(std::span<const float> all);
@@ -49,15 +49,15 @@ class FlashHead {
     const FlashWeights& weights_;
     const kernels::KernelTable& kernels_;
     platform::ThreadPool& pool_;
-    int probes_;                       // clusters read beside those that are always read
-    uint64_t bytes_;                   // of a step
-    std::vector<float> scores_;        // (clusters)
-    std::vector<int32_t> clusters_;    // (clusters): the best first
-    std::vector<bool> read_;           // (clusters), of the last run
-    std::vector<float> rows_;          // (vocab): logits by row of the index
-    std::vector<float> second_rows_;   // (vocab): of a second term
-    std::vector<int32_t> candidates_;  // ids that were read
-    TopLogits best_;                   // of all logits, to compare
+    int probes_;                      // clusters read beside those that are always read
+    uint64_t bytes_;                  // of a step
+    std::vector<float> scores_;       // (clusters)
+    std::vector<int32_t> clusters_;   // (clusters): the best first
+    std::vector<bool> read_;          // (clusters), of the last run
+    std::vector<float> rows_;         // (vocab): logits by row of the index
+    std::vector<float> second_rows_;  // (vocab): of a second term
+    std::vector<int32_t> read_rows_;
+    TopLogits best_;  // of all logits, to compare
     FlashCounts counts_;
 };
 

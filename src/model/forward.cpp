@@ -462,8 +462,7 @@ TopLogits* Forward::wanted_top(std::span<const SequenceInput> inputs, int row) c
 
 // The best tokens of the one row in head_input.
 void Forward::top_logits(TopLogits& top) {
-    const bool found =
-        flash_ ? flash_->run(b_.head_input, b_.logits, top) : screen_->run(b_.head_input.view(1), b_.logits, top);
+    const bool found = flash_ ? flash_->run(b_.head_input, top) : screen_->run(b_.head_input.view(1), b_.logits, top);
     if (found && head_mode_ != HeadMode::kChecked && head_mode_ != HeadMode::kFlashChecked) return;
     multiply(b_.head_input, 1, {{&weights_.head, b_.logits, config_.vocab}});
     const std::span<const float> all(b_.logits, static_cast<size_t>(config_.vocab));

@@ -47,42 +47,48 @@ void TopLogits::reserve(int top, int others) {
 
 namespace {
 
-/// choose_top over the ids id(0) to id(count - 1).
-template <class Id>
-void choose_top_of(std::span<const float> logits, size_t count, Id id, TopLogits& top) {
+/// choose_top over the rows row(0) to row(count - 1): logits[r] is that of token(r), and row_of is token's inverse.
+template <class Row, class Token, class RowOf>
+void choose_top_of(std::span<const float> logits, size_t count, Row row, Token token, RowOf row_of, TopLogits& top) {
     const auto better = [&](int32_t a, int32_t b) {
         const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-        return x != y ? x > y : a < b;
+        return x != y ? x > y : token(a) < token(b);
     };
     const auto k = static_cast<size_t>(top.k);
-    const auto excluded = [&](int32_t i) { return std::find(top.also.begin(), top.also.end(), i) != top.also.end(); };
-    // A heap of the best so far, the worst of them on top.
+    const auto excluded = [&](int32_t id) { return std::find(top.also.begin(), top.also.end(), id) != top.also.end(); };
+    // A heap of the best rows so far, the worst of them on top.
     top.ids.clear();
     for (size_t n = 0; n < count; ++n) {
-        const int32_t candidate = id(n);
-        if (top.ids.size() == k && !better(candidate, top.ids.front())) continue;
-        if (excluded(candidate)) continue;
+        const int32_t r = row(n);
+        if (top.ids.size() == k && !better(r, top.ids.front())) continue;
+        if (excluded(token(r))) continue;
         if (top.ids.size() == k) {
             std::pop_heap(top.ids.begin(), top.ids.end(), better);
             top.ids.pop_back();
         }
-        top.ids.push_back(candidate);
+        top.ids.push_back(r);
         std::push_heap(top.ids.begin(), top.ids.end(), better);
     }
     std::sort_heap(top.ids.begin(), top.ids.end(), better);
+    for (int32_t& r : top.ids) r = token(r);
     add_others(top);
     top.logits.clear();
-    for (const int32_t i : top.ids) top.logits.push_back(logits[static_cast<size_t>(i)]);
+    for (const int32_t id : top.ids) top.logits.push_back(logits[static_cast<size_t>(row_of(id))]);
 }
 
 }  // namespace
 
 void choose_top(std::span<const float> logits, TopLogits& top) {
-    choose_top_of(logits, logits.size(), [](size_t n) { return static_cast<int32_t>(n); }, top);
+    const auto same = [](int32_t id) { return id; };
+    choose_top_of(logits, logits.size(), [](size_t n) { return static_cast<int32_t>(n); }, same, same, top);
 }
 
-void choose_top(std::span<const float> logits, std::span<const int32_t> candidates, TopLogits& top) {
-    choose_top_of(logits, candidates.size(), [&](size_t n) { return candidates[n]; }, top);
+void choose_top(std::span<const float> logits, std::span<const int32_t> rows, std::span<const int32_t> order,
+                std::span<const int32_t> row_of, TopLogits& top) {
+    choose_top_of(
+        logits, rows.size(), [&](size_t n) { return rows[n]; },
+        [&](int32_t row) { return order[static_cast<size_t>(row)]; },
+        [&](int32_t id) { return row_of[static_cast<size_t>(id)]; }, top);
 }
 
 ScreenedHead::ScreenedHead(const Matrix& head, const kernels::KernelTable& kernels, platform::ThreadPool& pool)

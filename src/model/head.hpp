@@ -42,8 +42,10 @@ inline constexpr float kScreenDeviations = 9.0F;
 
 /// Fills `top` from all logits.
 void choose_top(std::span<const float> logits, TopLogits& top);
-/// The same, where all ids but `candidates` and top.also are absent: their logits are not looked at.
-void choose_top(std::span<const float> logits, std::span<const int32_t> candidates, TopLogits& top);
+/// The same, where logits[r] is that of token order[r], order[row_of[id]] == id, and all rows but `rows` and those of
+/// top.also are absent: their logits are not looked at.
+void choose_top(std::span<const float> logits, std::span<const int32_t> rows, std::span<const int32_t> order,
+                std::span<const int32_t> row_of, TopLogits& top);
 
 /// What the screen did, in sums over its steps.
 struct ScreenCounts {

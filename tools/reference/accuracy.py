@@ -128,7 +128,9 @@ class Judge:
         ids, logits, experts = work / "ids.txt", work / "logits.f32", work / "experts.bin"
         exchange.write_tokens(ids, tokens)
         wanted = ["--experts", experts] if config.experts else []
-        self.call("logits", "-m", model, "--tokens", ids, "--out", logits, "--kv", self.kv, *wanted)
+        if self.kv != "int16":
+            wanted += ["--kv", self.kv]
+        self.call("logits", "-m", model, "--tokens", ids, "--out", logits, *wanted)
         choices = None
         if config.experts:
             shape = (len(tokens), config.layers, config.experts_used)
